@@ -1,0 +1,186 @@
+"""Images for training: an album that lives on the device, and puzzles cut from it there.
+
+Every step draws its puzzles with a generator seeded by (seed, step), so a run that was killed goes
+on exactly as if it had not been, and CPU and GPU see the same puzzles. Knows no training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from puzlm.errors import ImageError, SettingsError
+from puzlm.images import Pixels, iter_blobs, read_image
+from puzlm.puzzle import Grid, parse_grid
+
+
+@dataclass(frozen=True)
+class CutSettings:
+    """How training puzzles are made from images."""
+
+    grid: str = "3"
+    """Rows x columns."""
+    min_crop: float = 0.7
+    """Smallest crop, as a share of the image; crops are drawn from here to the whole image."""
+    stretch: float = 0.5
+    """Share of puzzles whose height and width are cropped independently."""
+    flip: bool = True
+    """Mirror half of the puzzles."""
+    gap_share: float = 0.0
+    """Share of puzzles with eroded pieces."""
+    max_gap: float = 0.5
+    """Largest gap of those, as a fraction of the piece; drawn uniformly from 0."""
+    jitter: float = 0.0
+    """Share of eroded puzzles whose pieces lie off the centre of their cells."""
+    missing_share: float = 0.0
+    """Share of puzzles that lack pieces."""
+    max_missing: int = 3
+    """Most pieces that one puzzle lacks; drawn uniformly from 1."""
+    colour: float = 0.0
+    """Strength of random brightness and contrast changes, 0 to 1."""
+
+    def __post_init__(self) -> None:
+        parse_grid(self.grid)
+        for name in ("min_crop", "stretch", "gap_share", "jitter", "missing_share", "colour"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise SettingsError(f"cut.{name} {getattr(self, name)}: must be from 0 to 1")
+
+
+class Album:
+    """Images of any size in one flat uint8 tensor, with the offset and size of each."""
+
+    def __init__(self, pixels: Tensor, offsets: Tensor, sizes: Tensor) -> None:
+        self.pixels, self.offsets, self.sizes = pixels, offsets, sizes
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @classmethod
+    def of(cls, images: Iterable[Pixels], device: str = "cpu") -> Album:
+        """Pack images (height, width, 3)."""
+        flat, sizes = [], []
+        for image in images:
+            flat.append(torch.from_numpy(np.array(image)).reshape(-1))  # a copy: Pillow lends read-only
+            sizes.append(image.shape[:2])
+        if not flat:
+            raise ImageError("no images for training")
+        shape = torch.tensor(sizes)
+        area = shape[:, 0] * shape[:, 1] * 3
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), area.cumsum(0)[:-1]])
+        return cls(torch.cat(flat).to(device), offsets.to(device), shape.to(device))
+
+    @classmethod
+    def read(
+        cls, sources: Sequence[str | Path], device: str = "cpu", limit: int | None = None,
+        workers: int = 2,
+    ) -> Album:  # fmt: skip
+        """Decode folders and tars of images with several threads."""
+        blobs = iter_blobs(sources)
+        if limit is not None:
+            blobs = (blob for _, blob in zip(range(limit), blobs, strict=False))
+        with ThreadPoolExecutor(workers) as pool:
+            return cls.of(pool.map(lambda b: read_image(b[1], name=b[0]), blobs), device)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One batch of puzzles to cut, as plain arrays: which image, where, and what is missing."""
+
+    image: NDArray[np.int64]  # (n,)
+    piece: NDArray[np.int64]  # (n, 2) pixels of a piece, vertical and horizontal
+    corner: NDArray[np.int64]  # (n, cells, 2) top-left pixel of each piece
+    flip: NDArray[np.bool_]  # (n,)
+    tint: NDArray[np.float32]  # (n, 2) contrast and brightness
+    present: NDArray[np.bool_]  # (n, cells)
+
+
+def draw_batch(sizes: NDArray[np.int64], n: int, s: CutSettings, seed: tuple[int, ...]) -> Draw:
+    """Choose n puzzles; everything random about a step comes from here."""
+    rng = np.random.default_rng(seed)
+    grid = np.array(parse_grid(s.grid))
+    cells = int(grid.prod())
+    image = rng.integers(0, len(sizes), n)
+    size = sizes[image]
+    share = rng.uniform(s.min_crop, 1, (n, 2))
+    together = rng.random(n) >= s.stretch
+    share[together, 1] = share[together, 0]
+    cell = np.maximum(2, (size * share / grid).astype(np.int64))
+    gap = rng.uniform(0, s.max_gap, n) * (rng.random(n) < s.gap_share)
+    piece = np.clip(np.rint(cell / (1 + gap[:, None])).astype(np.int64), 1, cell)
+    slack = cell - piece
+    corner = (rng.random((n, 2)) * (size - cell * grid + 1)).astype(np.int64)
+    loose = rng.random(n) < s.jitter
+    where = np.stack(np.divmod(np.arange(cells), grid[1]), 1)
+    anywhere = (rng.random((n, cells, 2)) * (slack[:, None] + 1)).astype(np.int64)
+    offset = np.where(loose[:, None, None], anywhere, slack[:, None] // 2)
+    flip = (rng.random(n) < 0.5) & s.flip
+    tint = np.stack(
+        [1 + s.colour * rng.uniform(-0.4, 0.4, n), s.colour * rng.uniform(-40, 40, n)], 1
+    ).astype(np.float32)
+    lacking = rng.integers(1, s.max_missing + 1, n) * (rng.random(n) < s.missing_share)
+    present = rng.random((n, cells)).argsort(1) >= lacking[:, None]
+    return Draw(image, piece, corner[:, None] + where * cell[:, None] + offset, flip, tint, present)
+
+
+def cut_batch(
+    album: Album, image: Tensor, piece: Tensor, corner: Tensor, flip: Tensor, tint: Tensor,
+    side: int,
+) -> Tensor:  # fmt: skip
+    """Cut a drawn batch at the canonical size: (n, cells, side, side, 3) in whole grey levels.
+
+    Bilinear, clamped to each piece's own pixels: not even a fraction of a neighbour's pixel may
+    reach a piece. The tensors are those of `Draw`.
+    """
+    steps = (torch.arange(side, device=image.device) + 0.5) / side
+    spot = (steps * piece[:, :, None] - 0.5).clamp_min(0)  # (n, 2, side)
+    low = spot.long()
+    high = torch.minimum(low + 1, piece[:, :, None] - 1)
+    part = spot - low
+    size = album.sizes[image]  # (n, 2)
+    base = album.offsets[image]
+
+    def rows(index: Tensor) -> Tensor:  # (n, cells, side, 1)
+        y = corner[:, :, 0, None] + index[:, None, 0]
+        return (base[:, None, None] + y * size[:, None, None, 1] * 3)[..., None]
+
+    def columns(index: Tensor) -> Tensor:  # (n, cells, 1, side)
+        x = corner[:, :, 1, None] + index[:, None, 1]
+        x = torch.where(flip[:, None, None], size[:, None, None, 1] - 1 - x, x)
+        return (x * 3)[:, :, None]
+
+    channel = torch.arange(3, device=image.device)
+
+    def take(y: Tensor, x: Tensor) -> Tensor:
+        return album.pixels[(rows(y) + columns(x))[..., None] + channel].float()
+
+    across = part[:, None, 1][:, :, None, :, None]
+    down = part[:, None, 0][:, :, :, None, None]
+    top = take(low, low) * (1 - across) + take(low, high) * across
+    bottom = take(high, low) * (1 - across) + take(high, high) * across
+    mixed = top * (1 - down) + bottom * down
+    contrast, light = tint[:, 0, None, None, None, None], tint[:, 1, None, None, None, None]
+    return ((mixed - 128) * contrast + 128 + light).clamp(0, 255).round()
+
+
+def neighbour_slots(order: Tensor, present: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """Slot of the piece right of / below each slot's piece, (batch, cells); none = cells.
+
+    `order[b, slot]` is the raster cell of the slot's piece, `present` is in raster order.
+    """
+    cells = grid[0] * grid[1]
+    slot_of = torch.empty_like(order).scatter_(
+        1, order, torch.arange(cells, device=order.device).expand_as(order)
+    )
+    slot_of = torch.where(present, slot_of, cells)
+    padded = torch.cat([slot_of, torch.full_like(slot_of[:, :1], cells)], 1)
+    column, row = order % grid[1], order // grid[1]
+    right = torch.where(column + 1 < grid[1], order + 1, cells)
+    below = torch.where(row + 1 < grid[0], order + grid[1], cells)
+    return padded.gather(1, right), padded.gather(1, below)

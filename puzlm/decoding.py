@@ -1,0 +1,210 @@
+"""From logits to positions: greedy, valid, beam, assign. numpy only, and never a pixel.
+
+A sentence has one slot for each piece, in the tokenizer's order, missing pieces last. The decoder
+writes the cell of slot 0, then of slot 1, and so on. A reader is anything with
+
+    state = reader.start(input_ids, attention_mask)
+    logits, state = reader.step(state, tokens)        (rows,) -> (rows, vocabulary)
+    state = reader.reorder(state, rows)
+
+so the same code serves torch and ONNX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from puzlm.errors import SettingsError, nearest
+from puzlm.tokenizer import BOS
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+METHODS = ("valid", "greedy", "beam", "assign")
+WIDTH = 16  # hypotheses a beam keeps
+
+
+class Reader(Protocol):
+    """What a backbone offers to a decoder."""
+
+    def start(self, input_ids: Ints, attention_mask: Ints | None) -> Any: ...
+    def step(self, state: Any, tokens: Ints) -> tuple[NDArray[np.float32], Any]: ...
+    def reorder(self, state: Any, rows: Ints) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Scores of the side model, by slot: right[r, i, j] says that j lies right of i."""
+
+    right: Floats  # (rows, slots, slots)
+    below: Floats
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Cells (rows, slots), the confidence of each in [0, 1], and what a beam found beside."""
+
+    cells: Ints
+    confidence: Floats
+    marginals: Floats | None = None  # (rows, slots, cells)
+    alternatives: Ints | None = None  # (rows, hypotheses, slots), best first
+    scores: Floats | None = None  # (rows, hypotheses) log-probabilities
+
+
+def decode(
+    reader: Reader,
+    input_ids: Ints,
+    *,
+    slots: int,
+    grid: tuple[int, int],
+    first_cell: int,
+    attention_mask: Ints | None = None,
+    method: str = "valid",
+    width: int = WIDTH,
+    temperature: float = 1.0,
+    given: Sequence[Mapping[int, int]] | None = None,
+    pairs: Pairs | None = None,
+) -> Decoded:
+    """Write down the cell of each of the first `slots` slots of every sentence.
+
+    `first_cell` is the token id of cell 0. `given` fixes cells by slot, one mapping a row. Every
+    method but 'greedy' gives each slot a cell of its own.
+    """
+    if method not in METHODS:
+        raise SettingsError(f"decode '{method}' is unknown; {nearest(method, METHODS)}")
+    cells = grid[0] * grid[1]
+    fixed = np.full((len(input_ids), slots), -1, np.int64)
+    for row, placed in enumerate(given or []):
+        for slot, cell in placed.items():
+            fixed[row, slot] = cell
+    start = reader.start(input_ids, attention_mask)
+    arguments = (reader, start, fixed, cells, first_cell, temperature)
+    if method == "greedy":
+        return _greedy(*arguments)
+    if method == "valid" and pairs is None:
+        return _beam(*arguments, grid, 1, None)
+    found = _beam(*arguments, grid, width if method != "valid" else 1, pairs)
+    if method == "assign":
+        return assign(found, fixed)
+    return found
+
+
+def _greedy(
+    reader: Reader, state: Any, fixed: Ints, cells: int, first_cell: int, temperature: float
+) -> Decoded:
+    """Take the argmax over the whole vocabulary, as the paper does; cells may repeat.
+
+    A token that is no cell gives position -1.
+    """
+    rows, slots = fixed.shape
+    chosen, confidence = np.empty((rows, slots), np.int64), np.empty((rows, slots))
+    tokens = np.full(rows, BOS, np.int64)
+    for slot in range(slots):
+        logits, state = reader.step(state, tokens)
+        tokens = np.where(fixed[:, slot] >= 0, fixed[:, slot] + first_cell, logits.argmax(-1))
+        shares = np.exp(_log_softmax(logits / temperature))
+        confidence[:, slot] = shares[np.arange(rows), tokens]
+        cell = tokens - first_cell
+        chosen[:, slot] = np.where((cell >= 0) & (cell < cells), cell, -1)
+    return Decoded(chosen, confidence)
+
+
+def _beam(
+    reader: Reader, state: Any, fixed: Ints, cells: int, first_cell: int, temperature: float,
+    grid: tuple[int, int], width: int, pairs: Pairs | None,
+) -> Decoded:  # fmt: skip
+    """Keep the `width` best partial placements; a cell is used once. Width 1 is 'valid'."""
+    rows, slots = fixed.shape
+    score = np.full((rows, width), -np.inf)
+    score[:, 0] = 0.0
+    tokens = np.full(rows * width, BOS, np.int64)
+    state = reader.reorder(state, np.repeat(np.arange(rows), width)) if width > 1 else state
+    occupant = np.full((rows, width, cells), -1, np.int64)  # slot in each cell, -1 = free
+    chosen = np.zeros((rows, width, slots), np.int64)
+    sure = np.zeros((rows, width, slots))
+    reserved = np.zeros((rows, cells), bool)  # cells that a later given slot will take
+    for row, slot in zip(*np.nonzero(fixed >= 0), strict=True):
+        reserved[row, fixed[row, slot]] = True
+    every = np.arange(rows)[:, None]
+    for slot in range(slots):
+        logits, state = reader.step(state, tokens)
+        own = logits[:, first_cell : first_cell + cells].reshape(rows, width, cells)
+        allowed = (occupant < 0) & ~reserved[:, None]
+        is_fixed = fixed[:, slot] >= 0
+        if is_fixed.any():
+            allowed[is_fixed] = False
+            allowed[is_fixed, :, fixed[is_fixed, slot]] = True
+        log_p = _log_softmax(np.where(allowed, own / temperature, -np.inf))
+        gain = log_p
+        if pairs is not None:
+            gain = log_p + pairs.weight * _touching(pairs, occupant, slot, grid)
+        total = (score[:, :, None] + gain).reshape(rows, width * cells)
+        best = np.argsort(-total, axis=1, kind="stable")[:, :width]
+        parent, cell = best // cells, best % cells
+        score = np.take_along_axis(total, best, 1)
+        occupant, chosen, sure = occupant[every, parent], chosen[every, parent], sure[every, parent]
+        occupant[every, np.arange(width), cell] = slot
+        chosen[:, :, slot] = cell
+        sure[:, :, slot] = np.exp(log_p[every, parent, cell])
+        tokens = (cell + first_cell).reshape(-1)
+        if width > 1:
+            state = reader.reorder(state, (every * width + parent).reshape(-1))
+    if width == 1:
+        return Decoded(chosen[:, 0], sure[:, 0], scores=score)
+    share = np.exp(score - score.max(1, keepdims=True))
+    share /= share.sum(1, keepdims=True)
+    marginals = np.zeros((rows, slots, cells))
+    for k in range(width):
+        np.add.at(marginals, (every, np.arange(slots), chosen[:, k]), share[:, k, None])
+    confidence = np.take_along_axis(marginals, chosen[:, 0, :, None], 2)[..., 0]
+    return Decoded(chosen[:, 0], confidence, marginals, chosen, score)
+
+
+def assign(found: Decoded, fixed: Ints | None = None) -> Decoded:
+    """Give every slot a cell of its own so that the product of the marginals is largest."""
+    assert found.marginals is not None
+    rows, slots, _ = found.marginals.shape
+    chosen = np.empty((rows, slots), np.int64)
+    for row in range(rows):
+        value = np.log(found.marginals[row] + 1e-9)
+        if fixed is not None:
+            for slot in np.nonzero(fixed[row] >= 0)[0]:
+                value[slot] = -1e6
+                value[slot, fixed[row, slot]] = 0.0
+        chosen[row] = linear_sum_assignment(-value)[1]
+    confidence = np.take_along_axis(found.marginals, chosen[..., None], 2)[..., 0]
+    return Decoded(chosen, confidence, found.marginals, found.alternatives, found.scores)
+
+
+def _touching(pairs: Pairs, occupant: Ints, slot: int, grid: tuple[int, int]) -> Floats:
+    """Side-model score (rows, width, cells) of putting `slot` next to what lies there already."""
+    rows, width, cells = occupant.shape
+    board = np.full((rows, width, grid[0] + 2, grid[1] + 2), -1, np.int64)
+    board[:, :, 1:-1, 1:-1] = occupant.reshape(rows, width, *grid)
+    every = np.arange(rows)[:, None, None]
+    total = np.zeros((rows, width, cells))
+    for table, down, across in (
+        (pairs.right[:, :, slot], 0, -1), (pairs.right[:, slot], 0, 1),
+        (pairs.below[:, :, slot], -1, 0), (pairs.below[:, slot], 1, 0),
+    ):  # fmt: skip
+        there = board[:, :, 1 + down : 1 + down + grid[0], 1 + across : 1 + across + grid[1]]
+        there = there.reshape(rows, width, cells)
+        total += np.where(there >= 0, table[every, there], 0.0)
+    return total
+
+
+def _log_softmax(x: Any) -> Floats:
+    """Log-softmax over the last axis; rows without any allowed entry stay -inf."""
+    x = np.asarray(x, np.float64)
+    top = x.max(-1, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        result: Floats = x - top - np.log(np.exp(x - top).sum(-1, keepdims=True))
+    return np.where(np.isfinite(x), result, -np.inf)

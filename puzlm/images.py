@@ -1,0 +1,152 @@
+"""Pictures in and out: any file a person has -> upright RGB arrays. numpy + Pillow only."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from puzlm.errors import ImageError
+
+Pixels = NDArray[np.uint8]
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
+MAX_PIXELS = 100_000_000  # a 10,000 x 10,000 picture; larger ones are refused as bombs
+
+
+def read_image(source: str | Path | bytes, *, name: str | None = None) -> Pixels:
+    """Read one picture as upright RGB, shape (height, width, 3)."""
+    return to_rgb(open_image(source, name=name))
+
+
+def open_image(source: str | Path | bytes, *, name: str | None = None) -> Image.Image:
+    """Open and fully decode one picture, turned upright; its mode is kept."""
+    label = name or (str(source) if not isinstance(source, bytes) else "the image data")
+    if not isinstance(source, bytes):
+        path = Path(source)
+        if not path.exists():
+            raise ImageError(f"{label}: no such file")
+        if path.is_dir():
+            raise ImageError(f"{label}: is a folder, an image file is needed here")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise ImageError(
+                    f"{label}: {width} x {height} pixels, more than the {MAX_PIXELS:,} allowed; "
+                    "scale it down first"
+                )
+            image.load()
+            upright = ImageOps.exif_transpose(image)
+            return upright if upright is not None else image
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ImageError(f"{label}: too many pixels; scale it down first") from error
+    except UnidentifiedImageError as error:
+        raise ImageError(f"{label}: not an image that can be read") from error
+    except ImageError:
+        raise
+    # Pillow's decoders raise many kinds on damaged files; every one means the same to a person.
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, ArithmeticError) as e:
+        raise ImageError(f"{label}: damaged or cut short ({e})") from e
+
+
+def to_rgb(image: Image.Image) -> Pixels:
+    """Turn any mode into 8-bit RGB: transparent pixels fall on white, 16-bit is scaled to 8."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        grey = np.asarray(image).astype(np.float64)
+        top = grey.max(initial=0.0)
+        if top > 255:  # 16-bit data; 8-bit data in a wide mode stays as it is
+            grey = grey / 257.0
+        image = Image.fromarray(np.clip(np.rint(grey), 0, 255).astype(np.uint8))
+    elif image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        ground = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(ground, image)
+    return np.asarray(image.convert("RGB"))
+
+
+def write_image(path: str | Path, pixels: Pixels) -> None:
+    """Write a picture under a temporary name, then rename: never half a file."""
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in IMAGE_SUFFIXES:
+        raise ImageError(f"{path}: unknown picture type '{suffix}'; use one of .png .jpg .webp")
+    image = Image.fromarray(pixels)
+    if suffix in (".jpg", ".jpeg", ".bmp", ".ppm") and image.mode == "RGBA":
+        image = Image.fromarray(to_rgb(image))
+    buffer = io.BytesIO()
+    image.save(buffer, format=Image.registered_extensions()[suffix])
+    write_bytes(path, buffer.getvalue())
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Write a whole file or nothing."""
+    path = Path(path)
+    if path.is_dir():
+        raise ImageError(f"{path}: is a folder, a file name is needed here")
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise ImageError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def _umask() -> int:
+    """Read the process's umask; mkstemp makes private files, results should not be."""
+    value = os.umask(0)
+    os.umask(value)
+    return value
+
+
+def iter_blobs(sources: Sequence[str | Path]) -> Iterator[tuple[str, bytes]]:
+    """Yield (name, file bytes) of every image in folders, tar files and image files, in order."""
+    for source in sources:
+        path = Path(source)
+        if path.is_dir():
+            for file in sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES):
+                yield str(file), file.read_bytes()
+        elif not path.exists():
+            raise ImageError(f"{path}: no such file or folder")
+        elif path.suffix.lower() in IMAGE_SUFFIXES:
+            yield str(path), path.read_bytes()
+        else:
+            try:
+                with tarfile.open(path) as tar:
+                    for member in tar:
+                        if member.isfile() and member.name.lower().endswith(IMAGE_SUFFIXES):
+                            data = tar.extractfile(member)
+                            assert data is not None
+                            yield f"{path}:{member.name}", data.read()
+            except (tarfile.TarError, EOFError) as error:
+                raise ImageError(
+                    f"{path}: neither a folder, an image nor a tar file of images"
+                ) from error
+
+
+def iter_images(sources: Sequence[str | Path], limit: int | None = None) -> Iterator[Pixels]:
+    """Yield every picture of the sources as RGB; an empty set of sources is an error."""
+    count = 0
+    for name, blob in iter_blobs(sources):
+        if limit is not None and count >= limit:
+            return
+        yield read_image(blob, name=name)
+        count += 1
+    if count == 0:
+        raise ImageError(f"{', '.join(map(str, sources))}: no images found")

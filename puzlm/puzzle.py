@@ -1,0 +1,359 @@
+"""Puzzles: cut, erode, drop, shuffle, assemble, draw. numpy + Pillow only.
+
+The one convention of the whole project: **positions[i] is the raster cell of input piece i**, so
+in a grid of `columns` columns piece i belongs in row positions[i] // columns, column
+positions[i] % columns. A piece that has no place has position -1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from puzlm.errors import ImageError, PuzlmError, PuzzleError
+from puzlm.images import IMAGE_SUFFIXES, Pixels, open_image, read_image, to_rgb, write_image
+
+Positions = NDArray[np.int64]
+Grid = tuple[int, int]
+
+HOLE = 235  # grey level of an empty cell in drawn pictures
+WRONG = (220, 30, 30)  # the red frame of the paper's figure
+
+
+def parse_grid(text: str | int | Grid) -> Grid:
+    """Read a grid: 3, "3" or "3x4" (rows x columns).
+
+    >>> parse_grid("3x4")
+    (3, 4)
+    """
+    if isinstance(text, tuple):
+        rows, columns = text
+    else:
+        match = re.fullmatch(r"\s*(\d+)(?:\s*[xX×]\s*(\d+))?\s*", str(text))
+        if not match:
+            raise PuzzleError(f"grid '{text}': give one number (3) or rows x columns (3x4)")
+        rows, columns = int(match[1]), int(match[2] or match[1])
+    if rows < 1 or columns < 1 or rows * columns < 2:
+        raise PuzzleError(f"grid {rows}x{columns}: a puzzle needs at least two cells")
+    return rows, columns
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where the pieces lie in an image: everything in pixels, (vertical, horizontal) pairs."""
+
+    grid: Grid
+    cell: tuple[int, int]
+    piece: tuple[int, int]
+    origin: tuple[int, int]  # top-left corner of the cell grid in the image
+
+    @property
+    def slack(self) -> tuple[int, int]:
+        """How far a piece can move inside its cell; the gap between centred pieces."""
+        return self.cell[0] - self.piece[0], self.cell[1] - self.piece[1]
+
+
+def geometry(height: int, width: int, grid: Grid, gap: float = 0.0) -> Geometry:
+    """Lay a grid over an image.
+
+    A size that does not divide is centre-cropped: at most rows - 1 and columns - 1 pixels are
+    lost, and no pixel is resampled. `gap` is the distance between neighbouring pieces: below 1 a
+    fraction of the piece's side (0.5: half a piece is missing between two), from 1 on pixels.
+    """
+    rows, columns = grid
+    if gap < 0:
+        raise PuzzleError(f"gap {gap}: must be 0 or more (a fraction below 1, or pixels)")
+    cell = height // rows, width // columns
+    if min(cell) < 1:
+        raise PuzzleError(
+            f"an image of {width} x {height} pixels is too small for {rows} x {columns} pieces"
+        )
+    if gap < 1:
+        piece = round(cell[0] / (1 + gap)), round(cell[1] / (1 + gap))
+    else:
+        piece = cell[0] - round(gap), cell[1] - round(gap)
+    if min(piece) < 1:
+        raise PuzzleError(
+            f"a gap of {gap} leaves nothing of cells of {cell[1]} x {cell[0]} pixels; "
+            "use a smaller gap or fewer pieces"
+        )
+    origin = (height - rows * cell[0]) // 2, (width - columns * cell[1]) // 2
+    return Geometry(grid, cell, piece, origin)
+
+
+def cut(
+    image: Pixels,
+    grid: Grid,
+    gap: float = 0.0,
+    jitter: bool = False,
+    rng: np.random.Generator | None = None,
+) -> Pixels:
+    """Cut an image (height, width, 3) into pieces in raster order (cells, height, width, 3).
+
+    Eroded pieces are the centres of their cells, or lie anywhere in them when `jitter` is set.
+    """
+    where = geometry(image.shape[0], image.shape[1], grid, gap)
+    return cut_at(image, where, draw_offsets(where, rng or np.random.default_rng(0), jitter))
+
+
+def draw_offsets(where: Geometry, rng: np.random.Generator, jitter: bool) -> Positions:
+    """Offset (cells, 2) of each piece inside its cell: centred, or anywhere."""
+    slack = np.array(where.slack)
+    shape = (where.grid[0] * where.grid[1], 2)
+    if jitter:
+        return rng.integers(0, slack + 1, size=shape)
+    return np.broadcast_to(slack // 2, shape)
+
+
+def cut_at(image: Pixels, where: Geometry, offsets: Positions) -> Pixels:
+    """Cut the pieces that a geometry and their offsets name, in raster order."""
+    columns = where.grid[1]
+    pieces = np.empty((len(offsets), *where.piece, 3), np.uint8)
+    for index, (down, across) in enumerate(offsets):
+        top = where.origin[0] + index // columns * where.cell[0] + int(down)
+        left = where.origin[1] + index % columns * where.cell[1] + int(across)
+        pieces[index] = image[top : top + where.piece[0], left : left + where.piece[1]]
+    return pieces
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """Shuffled pieces (n, height, width, 3), the grid, and the true positions when known.
+
+    Fewer pieces than cells means that some are missing.
+    """
+
+    pieces: Pixels
+    grid: Grid
+    truth: Positions | None = None
+    names: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.pieces.ndim != 4 or self.pieces.shape[3] != 3 or self.pieces.dtype != np.uint8:
+            raise PuzzleError(
+                f"pieces have shape {self.pieces.shape} of {self.pieces.dtype}; "
+                "(n, height, width, 3) of uint8 is needed"
+            )
+        if len(self.pieces) < 1:
+            raise PuzzleError("a puzzle needs at least one piece")
+        if self.truth is not None:
+            placed = self.truth[self.truth >= 0]
+            if (
+                len(self.truth) != len(self.pieces)
+                or len(set(placed.tolist())) != len(placed)
+                or np.any(self.truth >= self.cells)
+            ):
+                raise PuzzleError("the truth does not give each piece a cell of its own")
+
+    @property
+    def cells(self) -> int:
+        """Number of cells of the grid."""
+        return self.grid[0] * self.grid[1]
+
+    @classmethod
+    def from_image(
+        cls,
+        image: Pixels,
+        grid: Grid | int | str = 3,
+        *,
+        gap: float = 0.0,
+        jitter: bool = False,
+        missing: int = 0,
+        seed: int = 0,
+    ) -> Puzzle:
+        """Cut, drop `missing` pieces and shuffle, all by one seed."""
+        grid = parse_grid(grid)
+        cells = grid[0] * grid[1]
+        if not 0 <= missing < cells:
+            raise PuzzleError(f"missing {missing}: a {grid[0]}x{grid[1]} puzzle can lose 0 to "
+                              f"{cells - 1} pieces")  # fmt: skip
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(cells)[: cells - missing]
+        pieces = cut(image, grid, gap, jitter, rng)
+        settings = {"gap": gap, "jitter": jitter, "missing": missing, "seed": seed}
+        return cls(pieces[order], grid, order.astype(np.int64), settings=settings)
+
+    @classmethod
+    def from_shuffled(cls, image: Pixels, grid: Grid | int | str) -> Puzzle:
+        """Cut a shuffled picture into its pieces; piece i is raster cell i of that picture.
+
+        An RGBA picture may have holes: cells that are fully transparent hold no piece.
+        """
+        grid = parse_grid(grid)
+        rgb, alpha = image[:, :, :3], image[:, :, 3] if image.shape[2] == 4 else None
+        pieces = cut(np.ascontiguousarray(rgb), grid)
+        if alpha is not None:
+            there = cut(np.repeat(alpha[:, :, None], 3, axis=2), grid).any(axis=(1, 2, 3))
+            if not there.any():
+                raise PuzzleError("the picture is fully transparent")
+            if not there.all():
+                pieces = pieces[there]
+        return cls(pieces, grid)
+
+    def save(self, folder: str | Path) -> None:
+        """Write piece files, the shuffled picture and puzzle.json; all of it or nothing."""
+        folder = Path(folder)
+        if folder.exists() and not folder.is_dir():
+            raise PuzzleError(f"{folder}: is a file, a folder name is needed here")
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / "puzzle.json").is_file():
+            raise PuzzleError(f"{folder}: holds other files; choose a new folder")
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        except OSError as error:
+            raise PuzzleError(f"{folder}: cannot be written ({error.strerror})") from error
+        try:
+            names = [f"piece_{i:0{len(str(len(self.pieces)))}d}.png" for i in range(len(self.pieces))]
+            for name, piece in zip(names, self.pieces, strict=True):
+                write_image(temporary / name, piece)
+            write_image(temporary / "shuffled.png", shuffled(self))
+            record = {
+                "version": 1,
+                "grid": list(self.grid),
+                "pieces": names,
+                "truth": None if self.truth is None else self.truth.tolist(),
+                **self.settings,
+            }
+            (temporary / "puzzle.json").write_text(json.dumps(record, indent=1) + "\n")
+            temporary.chmod(0o755)
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.replace(temporary, folder)
+        except (OSError, ImageError) as error:
+            raise PuzzleError(f"{folder}: cannot be written ({error})") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    @classmethod
+    def load(cls, path: str | Path, grid: Grid | int | str | None = None) -> Puzzle:
+        """Read a folder of piece files (with or without puzzle.json) or a shuffled picture."""
+        path = Path(path)
+        if not path.exists():
+            raise PuzzleError(f"{path}: no such file or folder")
+        if path.is_dir():
+            return _load_folder(path, grid)
+        if grid is None:
+            raise PuzzleError(f"{path}: say into how many pieces it was cut, for example --grid 3")
+        image = open_image(path)
+        clear = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+        return cls.from_shuffled(np.asarray(image.convert("RGBA")) if clear else to_rgb(image), grid)
+
+
+def _natural(name: str) -> list[Any]:
+    """Sort key that puts piece_2 before piece_10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def _load_folder(folder: Path, grid: Grid | int | str | None) -> Puzzle:
+    record: dict[str, Any] = {}
+    if (folder / "puzzle.json").is_file():
+        try:
+            record = json.loads((folder / "puzzle.json").read_text())
+            names = [str(name) for name in record["pieces"]]
+            truth = record.get("truth")
+            known = parse_grid((int(record["grid"][0]), int(record["grid"][1])))
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            if isinstance(error, PuzlmError):
+                raise
+            raise PuzzleError(f"{folder / 'puzzle.json'}: damaged ({error!r})") from error
+        if any(Path(name).name != name for name in names):
+            raise PuzzleError(f"{folder / 'puzzle.json'}: piece names must be plain file names")
+        if grid is not None and parse_grid(grid) != known:
+            raise PuzzleError(f"{folder}: was cut as {known[0]}x{known[1]}, not {grid}")
+    else:
+        files = [p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES]
+        names = sorted((p.name for p in files), key=_natural)
+        if not names:
+            raise PuzzleError(f"{folder}: holds no piece files")
+        truth = None
+        known = parse_grid(grid) if grid is not None else guess_grid(len(names))
+        if len(names) > known[0] * known[1]:
+            raise PuzzleError(
+                f"{folder}: holds {len(names)} pieces, a {known[0]}x{known[1]} grid has "
+                f"{known[0] * known[1]} cells; give the right --grid"
+            )
+    pieces = [read_image(folder / name) for name in names]
+    sizes = {piece.shape[:2] for piece in pieces}
+    if len(sizes) > 1:
+        other = next(n for n, p in zip(names, pieces, strict=True) if p.shape != pieces[0].shape)
+        raise PuzzleError(
+            f"{folder}: pieces differ in size ({names[0]} and {other}); all must be equal"
+        )
+    settings = {k: v for k, v in record.items() if k in ("gap", "jitter", "missing", "seed")}
+    try:
+        positions = None if truth is None else np.array(truth, np.int64)
+        return Puzzle(np.stack(pieces), known, positions, tuple(names), settings)
+    except (ValueError, TypeError) as error:
+        raise PuzzleError(f"{folder / 'puzzle.json'}: {error}") from error
+
+
+def guess_grid(count: int) -> Grid:
+    """Take the square grid that `count` pieces fill."""
+    side = round(count**0.5)
+    if side * side != count or count < 4:
+        raise PuzzleError(
+            f"{count} pieces fill no square grid; say how they lie, for example --grid 3x4 "
+            "(or the grid's full size when pieces are missing)"
+        )
+    return side, side
+
+
+def assemble(pieces: Pixels, positions: Positions, grid: Grid) -> Pixels:
+    """Put the pieces on the grid, (rows * height, columns * width, 3); holes are light grey."""
+    height, width = pieces.shape[1:3]
+    canvas = np.full((grid[0] * height, grid[1] * width, 3), HOLE, np.uint8)
+    for piece, cell in zip(pieces, positions, strict=True):
+        if cell >= 0:
+            top, left = int(cell) // grid[1] * height, int(cell) % grid[1] * width
+            canvas[top : top + height, left : left + width] = piece
+    return canvas
+
+
+def shuffled(puzzle: Puzzle) -> Pixels:
+    """Lay the pieces down in input order; RGBA with transparent holes when pieces are missing."""
+    picture = assemble(puzzle.pieces, np.arange(len(puzzle.pieces)), puzzle.grid)
+    if len(puzzle.pieces) == puzzle.cells:
+        return picture
+    there = np.zeros((*puzzle.pieces.shape[:3], 3), np.uint8) + 255
+    alpha = assemble(there, np.arange(len(puzzle.pieces)), puzzle.grid)[:, :, :1]
+    return np.concatenate([picture, np.where(alpha == 255, 255, 0).astype(np.uint8)], axis=2)
+
+
+def draw(pieces: Pixels, positions: Positions, grid: Grid, truth: Positions | None = None) -> Pixels:
+    """Assemble and, when the truth is known, frame every wrong placement in red."""
+    canvas = assemble(pieces, positions, grid)
+    if truth is None:
+        return canvas
+    height, width = pieces.shape[1:3]
+    line = max(1, round(min(height, width) / 24))
+    for cell, right in zip(positions, truth, strict=True):
+        if cell >= 0 and cell != right:
+            top, left = int(cell) // grid[1] * height, int(cell) % grid[1] * width
+            box = canvas[top : top + height, left : left + width]
+            box[:line] = box[-line:] = WRONG
+            box[:, :line] = box[:, -line:] = WRONG
+    return canvas
+
+
+def side_by_side(*pictures: Pixels, space: int = 12) -> Pixels:
+    """Put pictures of any size next to each other on white, scaled to the same height."""
+    height = max(p.shape[0] for p in pictures)
+    parts: list[Pixels] = []
+    for picture in pictures:
+        if picture.shape[2] == 4:
+            picture = to_rgb(Image.fromarray(picture))
+        size = (round(picture.shape[1] * height / picture.shape[0]), height)
+        scaled = np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS))
+        parts += [scaled, np.full((height, space, 3), 255, np.uint8)]
+    return np.concatenate(parts[:-1], axis=1)

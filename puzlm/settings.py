@@ -1,0 +1,161 @@
+"""Recipes: TOML files whose sections are the settings dataclasses, with --set overrides."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from puzlm.errors import SettingsError, nearest
+from puzlm.tokenizer import TokenizerSettings
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where the images come from: folders, image files or tars of images."""
+
+    train: tuple[str, ...] = ()
+    val: tuple[str, ...] = ()
+    tokens: str = ""
+    """A file of `puzlm tokenize` to train on instead of cutting images at every step."""
+    limit: int = 0
+    """Use only the first so many training images; 0 uses all."""
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """A backbone by name and size; any number other than 0 overrides the size's."""
+
+    backbone: str = "bart"
+    size: str = "base"
+    encoder_layers: int = 0
+    decoder_layers: int = 0
+    d_model: int = 0
+    heads: int = 0
+    feed_forward: int = 0
+    decoder_feed_forward: int = 0
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """The loop."""
+
+    steps: int = 10_000
+    batch: int = 1024
+    """Puzzles a step, over all processes together."""
+    lr: float = 5e-4
+    warmup: int = 500
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    heads: float = 0.5
+    """Weight of the two training-only heads; 0 is the paper's loss alone."""
+    centroid_start: bool = True
+    """Start embeddings from the centroids, and positions as slot + place in the super-token."""
+    average: float = 0.0
+    """Decay of the averaged weights that are evaluated and saved; 0 takes the last ones."""
+    seed: int = 0
+    device: str = "auto"
+    fast: bool = True
+    """Use the compiled BART of fast.py on a GPU."""
+    start: str = ""
+    """Folder of a model to start from."""
+    fit_puzzles: int = 4096
+    """Puzzles the tokenizer is fitted on when no tokenizer is given."""
+    log_every: int = 50
+    eval_every: int = 1000
+    eval_puzzles: int = 500
+    eval_gaps: tuple[float, ...] = (0.0,)
+    save_every: int = 1000
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All settings of one training run."""
+
+    data: DataSettings = field(default_factory=DataSettings)
+    cut: Any = None
+    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    model: ModelRecipe = field(default_factory=ModelRecipe)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    tokenizer_path: str = ""
+    """Folder of a fitted tokenizer; empty fits one."""
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: list[str] | None = None) -> Recipe:
+        """Read a TOML recipe and apply `section.key=value` overrides."""
+        path = Path(path)
+        try:
+            record = tomllib.loads(path.read_text())
+        except FileNotFoundError as error:
+            raise SettingsError(f"{path}: no such recipe") from error
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise SettingsError(f"{path}: not a readable TOML file ({error})") from error
+        for override in overrides or []:
+            key, equals, text = override.partition("=")
+            if not equals:
+                raise SettingsError(f"--set {override}: write section.key=value")
+            try:
+                value = tomllib.loads(f"v = {text}")["v"]
+            except tomllib.TOMLDecodeError:
+                value = text  # a bare word is a string
+            *section, name = key.strip().split(".")
+            target = record
+            for part in section:
+                target = target.setdefault(part, {})
+            target[name] = value
+        return cls.from_dict(record, str(path))
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any], where: str = "recipe") -> Recipe:
+        """Check names and types of everything, naming the nearest key for an unknown one."""
+        from puzlm.corpus import CutSettings
+
+        kinds: dict[str, Any] = {
+            "data": DataSettings, "cut": CutSettings, "tokenizer": TokenizerSettings,
+            "model": ModelRecipe, "train": TrainSettings,
+        }  # fmt: skip
+        parts: dict[str, Any] = {"cut": CutSettings()}
+        for name, value in record.items():
+            if name == "tokenizer_path":
+                parts[name] = str(value)
+            elif name not in kinds:
+                known = [*kinds, "tokenizer_path"]
+                raise SettingsError(f"{where}: unknown key '{name}'; {nearest(name, known)}")
+            elif not isinstance(value, dict):
+                raise SettingsError(f"{where}: '{name}' is a section: write [{name}]")
+            else:
+                parts[name] = _section(kinds[name], value, f"{where}: [{name}]")
+        return cls(**parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, resolved, for the file beside the results."""
+        return asdict(self)
+
+    def with_train(self, **changes: Any) -> Recipe:
+        """Copy with changes to the [train] section."""
+        return replace(self, train=replace(self.train, **changes))
+
+
+def _section(kind: type[Any], record: dict[str, Any], where: str) -> Any:
+    hints = get_type_hints(kind)
+    known = [f.name for f in fields(kind)]
+    values: dict[str, Any] = {}
+    for key, value in record.items():
+        if key not in known:
+            raise SettingsError(f"{where}: unknown key '{key}'; {nearest(key, known)}")
+        kind_of = hints[key]
+        if kind_of is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        elif key == "pca_dim":
+            value = value or None
+        elif isinstance(value, list):
+            value = tuple(value)
+        elif key == "grid":
+            value = str(value)
+        plain = kind_of if isinstance(kind_of, type) else None
+        if plain in (int, float, str, bool) and type(value) is not plain:
+            raise SettingsError(f"{where}: {key} = {value!r} must be of type {plain.__name__}")
+        values[key] = value
+    return kind(**values)
