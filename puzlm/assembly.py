@@ -28,13 +28,15 @@ from scipy.sparse.csgraph import connected_components
 Floats = NDArray[np.floating]
 Scores = NDArray[np.float32]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 # Counter-clockwise from the right, so that a quarter turn adds one.
 RIGHT, ABOVE, LEFT, BELOW = range(4)
 STEPS = np.array([[0, 1], [-1, 0], [0, -1], [1, 0]])  # (row, column) of each direction
 SMALL_GRID = 30  # cells; up to here a beam of the default width is near exact and fast
-NOISE = 0.3
-TREE_CANDIDATES = 8  # neighbours a side offered to the tree; more only adds noise
+NOISE = 0.3  # spread of the log margin in a refill, so that repeated refills differ
+LOCAL = 10  # refills of a small window for each refill of the whole board
+PLACES = 4  # translations tried of one kept region
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,11 @@ class _Board:
 
 
 def objective(
-    positions: Ints, right: Floats, below: Floats, grid: tuple[int, int], cells: Floats | None = None
+    positions: Ints,
+    right: Floats,
+    below: Floats,
+    grid: tuple[int, int],
+    cells: Floats | None = None,
 ) -> float:
     """Sum the pair scores of adjacent placed pieces and the cell scores of placed pieces."""
     rows, columns = grid
@@ -110,7 +116,7 @@ def assemble(
     given: Mapping[int, int] | None = None,
     seed: int = 0,
     beam: int = 256,
-    rounds: int = 60,
+    rounds: int = 330,
 ) -> Ints:
     """Find positions (n,) of high objective from pair scores (n, n) and cell scores (n, cells).
 
@@ -128,7 +134,7 @@ def assemble_turned(
     grid: tuple[int, int],
     given: Mapping[int, int] | None = None,
     seed: int = 0,
-    rounds: int = 60,
+    rounds: int = 330,
 ) -> tuple[Ints, Ints]:
     """Find positions (n,) and quarter turns (n,) from scores (4n, 4n) of all turned pieces.
 
@@ -141,13 +147,19 @@ def assemble_turned(
 
 
 def _search(board: _Board, seed: int, beam: int, rounds: int) -> Ints:
-    if board.turns == 1 and len(board.cells) <= SMALL_GRID:
+    size = len(board.cells)
+    rivals = _rivals(board)
+    if board.turns == 1 and size <= SMALL_GRID:
         layouts = list(_beam(board, beam, top=1)[0])
+        rounds = rounds * max(0, size - 9) // 100  # little is left to repair: 3x3 only polishes
     else:
-        layouts = [_tree_layout(board)]
+        layouts = [_tree_layout(board, rivals)]
         if board.cells.any():
-            layouts.append(_cell_layout(board))
-    repaired = [_repair(board, layout, np.random.default_rng(seed), rounds) for layout in layouts]
+            empty = _with_given(board, np.full(size + 1, board.void))
+            layouts.append(_reassign(board, empty, np.flatnonzero(empty[:-1] == board.void)))
+    repaired = [
+        _repair(board, layout, rivals, np.random.default_rng(seed), rounds) for layout in layouts
+    ]
     return max(repaired, key=board.value)
 
 
@@ -195,7 +207,7 @@ def _board(
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
     floor = low - 2 * (high - low) - 1  # forbidden, yet finite: sums stay comparable
     hole = 0.0
-    if n < rows * columns and n > 2:
+    if 1 < n < rows * columns:
         second = [np.partition(p[:m, :m], m - 2, axis=1)[:, m - 2] for p in pairs]
         hole = float(np.median(np.concatenate(second)))
         hole = hole if np.isfinite(hole) else low
@@ -308,94 +320,98 @@ class _Segments:
     members: dict[int, Ints]
 
 
-def _tree(board: _Board, least: float = 0.0) -> _Segments:
-    """Join pieces by their most certain edges first, without overlap and within the frame.
+def _rivals(board: _Board) -> Scores:
+    """Find the best and second-best score of every side: (4, m + 1, 2)."""
+    m = board.void
+    tops = np.full((4, m + 1, 2), -np.inf, np.float32)
+    for direction in range(4 if m > 1 else 0):
+        scores = np.partition(board.toward[direction][:m, :m], m - 2, axis=1)
+        tops[direction, :m] = scores[:, : -3 if m > 2 else None : -1]
+    return tops
 
-    Gallagher's constrained Kruskal algorithm; an edge is as certain as its score is above the
-    best rival on either of the two sides it joins. The frame joins the collision test: a tree
-    that outgrows it is wrong, and cutting it later would keep the wrong half.
+
+def _certainty(board: _Board, rivals: Scores, own: Ints, near: Ints, direction: int) -> Scores:
+    """Measure by how much each pair beats the best rival on either of its sides; -inf with void.
+
+    Positive for best buddies only. In log scores this is Gallagher's ratio to the second best.
     """
-    n, turns = board.n, board.turns
+    score = board.toward[direction][own, near]
+    first, second = rivals[direction][own], rivals[(direction + 2) % 4][near]
+    result = np.full(len(own), np.inf, np.float32)
+    for tops in (first, second):
+        result = np.minimum(result, score - np.where(score < tops[:, 0], tops[:, 0], tops[:, 1]))
+    result[(own == board.void) | (near == board.void)] = -np.inf
+    return result
+
+
+def _edges(board: _Board, rivals: Scores) -> NDArray[np.int64]:
+    """List best buddies, most certain first: (edges, 4) of piece, piece, direction, turn."""
+    n, m = board.n, board.void
+    a = np.arange(n)
+    found, sures = [], []
+    for direction in range(4):
+        near = board.toward[direction][:n, :m].argmax(axis=1)
+        sure = _certainty(board, rivals, a, near, direction)
+        edges = np.stack([a, near % n, np.full(n, direction), near // n], axis=1)
+        found.append(edges[sure > 0])
+        sures.append(sure[sure > 0])
+    order = np.argsort(-np.concatenate(sures), kind="stable")
+    return np.concatenate(found)[order]
+
+
+def _tree(board: _Board, rivals: Scores) -> _Segments:
+    """Join best buddies, the most certain first, without overlap and within the frame.
+
+    Gallagher's constrained Kruskal algorithm. The frame joins the collision test: a tree that
+    outgrows it is wrong, and trimming it afterwards would keep the wrong half.
+    """
+    n = board.n
     label, row, column, turn = (np.arange(n), *np.zeros((3, n), np.int64))
     members = {i: np.array([i]) for i in range(n)}
-    taken = {i: {0} for i in range(n)}  # cells of each group, as row * far + column
-    boxes = {i: (0, 0, 0, 0) for i in range(n)}
     far = 1 << 20
+    taken = {i: {0} for i in range(n)}  # cells of each group, as row * far + column
+    boxes = {i: (0, 0, 0, 0) for i in range(n)}  # first row, first column, last row, last column
+    frames = {(board.rows, board.columns)}
     anchor = -1
     if board.given:
         pieces = np.array(list(board.given))
         anchor = int(pieces[0])
-        row[pieces], column[pieces] = np.divmod(np.array(list(board.given.values())), board.columns)
+        row[pieces], column[pieces] = np.divmod(list(board.given.values()), board.columns)
         label[pieces] = anchor
+        members = {i: group for i, group in members.items() if i not in board.given}
         members[anchor] = pieces
         taken[anchor] = set((row[pieces] * far + column[pieces]).tolist())
         boxes[anchor] = (0, 0, board.rows - 1, board.columns - 1)  # so that all stays inside
-
-    frames = {(board.rows, board.columns)}
-    if turns > 1 and not board.given:
+    elif board.turns > 1:
         frames.add((board.columns, board.rows))
-    for a, b, direction, spin in zip(*_edges(board, least), strict=True):
-        ga, gb = label[a], label[b]
+
+    for a, b, direction, spin in _edges(board, rivals).tolist():
+        ga, gb = int(label[a]), int(label[b])
         if ga == gb:
             continue
         if gb == anchor or (ga != anchor and len(members[ga]) < len(members[gb])):
             a, b, direction, spin = b, a, (direction + 2 - spin) % 4, -spin % 4
             ga, gb = gb, ga
         moved = members[gb]
-        spin = (turn[a] + spin - turn[b]) % 4
+        spin = int(turn[a] + spin - turn[b]) % 4
         down, along = _rotate(row[moved] - row[b], column[moved] - column[b], spin)
         step = STEPS[(direction + turn[a]) % 4]
         down, along = down + row[a] + step[0], along + column[a] + step[1]
         top, left, bottom, end = boxes[ga]
-        box = (
-            min(top, int(down.min())),
-            min(left, int(along.min())),
-            max(bottom, int(down.max())),
-            max(end, int(along.max())),
-        )
-        height, width = box[2] - box[0] + 1, box[3] - box[1] + 1
-        if not any(height <= rows and width <= columns for rows, columns in frames):
+        top, left = min(top, int(down.min())), min(left, int(along.min()))
+        bottom, end = max(bottom, int(down.max())), max(end, int(along.max()))
+        if not any(bottom - top < rows and end - left < columns for rows, columns in frames):
             continue
         keys = (down * far + along).tolist()
         if not taken[ga].isdisjoint(keys):
             continue
         taken[ga].update(keys)
-        boxes[ga] = box
+        boxes[ga] = (top, left, bottom, end)
         label[moved], row[moved], column[moved] = ga, down, along
         turn[moved] = (turn[moved] + spin) % 4
         members[ga] = np.concatenate([members[ga], moved])
-        del members[gb], taken[gb], boxes[gb]
+        del members[gb]
     return _Segments(label, row, column, turn, members)
-
-
-def _edges(board: _Board, least: float) -> tuple[list[int], list[int], list[int], list[int]]:
-    """List tree edges, the most certain first: piece a, piece b, direction, relative turn of b."""
-    n, m = board.n, board.void
-    kept = min(TREE_CANDIDATES, m)
-    best, rival, candidates = [], [], []
-    for direction in range(4):
-        scores = board.toward[direction][:n, :m]
-        near = np.argpartition(scores, m - kept, axis=1)[:, m - kept :]
-        tops = np.sort(np.take_along_axis(scores, near, axis=1), axis=1)
-        best.append(tops[:, -1])
-        rival.append(tops[:, -2] if kept > 1 else np.zeros(n, np.float32))
-        candidates.append(near)
-    bests, rivals = np.stack(best), np.stack(rival)
-    found = []
-    for direction in range(4):
-        a = np.repeat(np.arange(n), kept)
-        near = candidates[direction].ravel()
-        b, spin = near % n, near // n
-        score = board.toward[direction][a, near]
-        back = (direction + 2 - spin) % 4  # the side of b that touches, in its own frame
-        other_a = np.where(score < bests[direction, a], bests[direction, a], rivals[direction, a])
-        other_b = np.where(score < bests[back, b], bests[back, b], rivals[back, b])
-        margin = score - np.maximum(other_a, other_b)
-        keep = margin > least
-        found.append((margin[keep], a[keep], b[keep], np.full(keep.sum(), direction), spin[keep]))
-    margin, a, b, towards, spins = (np.concatenate(part) for part in zip(*found, strict=True))
-    order = np.argsort(-margin, kind="stable")
-    return a[order].tolist(), b[order].tolist(), towards[order].tolist(), spins[order].tolist()
 
 
 def _rotate(row: Ints, column: Ints, spin: int) -> tuple[Ints, Ints]:
@@ -405,8 +421,51 @@ def _rotate(row: Ints, column: Ints, spin: int) -> tuple[Ints, Ints]:
     return row, column
 
 
+def _tree_layout(board: _Board, rivals: Scores) -> Ints:
+    """Lay the largest tree (or the one with the given pieces) in the frame and fill the rest."""
+    parts = _tree(board, rivals)
+    if board.given:
+        group = int(parts.label[next(iter(board.given))])
+    else:
+        worth = rivals[:, :, 0].sum(axis=0)  # breaks ties by content, not by input order
+        group = max(
+            parts.members, key=lambda g: (len(parts.members[g]), worth[parts.members[g]].sum())
+        )
+    places = _translations(board, parts, group)
+    return _fill(board, places[len(places) // 2], parts)
+
+
+def _with_given(board: _Board, layout: Ints) -> Ints:
+    layout[list(board.given.values())] = list(board.given)
+    return layout
+
+
+def _translations(board: _Board, parts: _Segments, group: int) -> list[Ints]:
+    """Lay one segment at every place of the frame, else void: layouts (cells + 1,).
+
+    Turned only if it fits no other way; with given pieces it stays where it is.
+    """
+    moved = parts.members[group]
+    layouts: list[Ints] = []
+    for spin in range(board.turns):
+        down, along = _rotate(parts.row[moved], parts.column[moved], spin)
+        height, width = 1, 1
+        if not board.given:
+            down, along = down - down.min(), along - along.min()
+            height, width = (board.rows - int(down.max()), board.columns - int(along.max()))
+        for r in range(height):
+            for c in range(width):
+                layout = np.full(len(board.cells) + 1, board.void)
+                where = (down + r) * board.columns + along + c
+                layout[where] = (parts.turn[moved] + spin) % 4 * board.n + moved
+                layouts.append(_with_given(board, layout))
+        if layouts:
+            break
+    return layouts
+
+
 def _put(
-    board: _Board, layout: Ints, used: NDArray[np.bool_], parts: _Segments, candidate: int, cell: int
+    board: _Board, layout: Ints, used: Bools, parts: _Segments, candidate: int, cell: int
 ) -> Ints:
     """Place a candidate with its whole segment, or alone where that does not fit: cells filled."""
     piece = candidate % board.n
@@ -417,11 +476,8 @@ def _put(
             parts.row[moved] - parts.row[piece], parts.column[moved] - parts.column[piece], spin
         )
         down, along = down + cell // board.columns, along + cell % board.columns
-        if (
-            min(down.min(), along.min()) >= 0
-            and down.max() < board.rows
-            and along.max() < board.columns
-        ):
+        inside = (down >= 0) & (down < board.rows) & (along >= 0) & (along < board.columns)
+        if inside.all():
             where = down * board.columns + along
             if (layout[where] == board.void).all():
                 layout[where] = (parts.turn[moved] + spin) % 4 * board.n + moved
@@ -485,83 +541,41 @@ def _fill(
     return layout
 
 
-def _tree_layout(board: _Board) -> Ints:
-    parts = _tree(board)
-    anchor = int(parts.label[next(iter(board.given))]) if board.given else -1
-    largest = max(parts.members, key=lambda g: (g == anchor, len(parts.members[g])))
-    start = _translations(board, parts, largest, still=bool(board.given))
-    return _fill(board, start[len(start) // 2], parts)
-
-
-def _cell_layout(board: _Board) -> Ints:
-    layout = np.full(len(board.cells) + 1, board.void)
-    for piece, cell in board.given.items():
-        layout[cell] = piece
-    return _reassign(board, layout, np.flatnonzero(layout[:-1] == board.void))
-
-
-def _translations(board: _Board, parts: _Segments, group: int, still: bool = False) -> Ints:
-    """Lay one segment at every place of the frame (and every turn): (places, cells + 1)."""
-    moved = parts.members[group]
-    layouts = []
-    for spin in range(1 if still else board.turns):
-        down, along = _rotate(parts.row[moved], parts.column[moved], spin)
-        candidates = (parts.turn[moved] + spin) % 4 * board.n + moved
-        if not still:
-            down, along = down - down.min(), along - along.min()
-        spare = (0, 0) if still else (board.rows - down.max() - 1, board.columns - along.max() - 1)
-        for r in range(spare[0] + 1):
-            for c in range(spare[1] + 1):
-                layout = np.full(len(board.cells) + 1, board.void)
-                layout[(down + r) * board.columns + along + c] = candidates
-                layouts.append(layout)
-    return np.stack(layouts)
-
-
-def _rivals(board: _Board) -> Scores:
-    """Find the best and second-best score of every side: (4, m + 1, 2)."""
-    m = board.void
-    tops = np.zeros((4, m + 1, 2), np.float32)
-    for direction in range(4):
-        tops[direction, :m] = np.partition(board.toward[direction][:m, :m], m - 2, axis=1)[:, : m - 3 : -1]
-    return tops
-
-
-def _certainty(board: _Board, rivals: Scores, layout: Ints, direction: int) -> Scores:
-    """Measure by how much each cell's pair beats the best rival on either side: (cells,)."""
-    own, near = layout[:-1], layout[board.around[:, direction]]
-    score = board.toward[direction][own, near]
-    result = np.full(len(own), np.inf, np.float32)
-    for tops in (rivals[direction][own], rivals[(direction + 2) % 4][near]):
-        result = np.minimum(result, score - np.where(score < tops[:, 0], tops[:, 0], tops[:, 1]))
-    return np.where((own == board.void) | (near == board.void), -np.inf, result)
-
-
 def _regions(
-    board: _Board, layout: Ints, sure: list[Scores], least: float, among: NDArray[np.bool_]
+    board: _Board, layout: Ints, sure: dict[int, Scores], least: float, among: Bools
 ) -> _Segments:
-    """Split a layout into the segments held together by pairs more certain than `least`."""
+    """Split the cells `among` into segments held together by pairs more certain than `least`."""
     size = len(board.cells)
-    own = layout[:-1]
-    links = []
-    for direction, certain in zip((RIGHT, BELOW), sure, strict=True):
+    links = [np.empty((2, 0), np.int64)]
+    for direction, certain in sure.items():
         hold = np.flatnonzero((certain > least) & among[:-1] & among[board.around[:, direction]])
         links.append(np.stack([hold, board.around[hold, direction]]))
     first, second = np.concatenate(links, axis=1)
     graph = coo_matrix((np.ones(len(first)), (first, second)), shape=(size, size))
     labels = connected_components(graph, directed=False)[1]
-    cells = np.flatnonzero(own != board.void)
-    pieces = own[cells] % board.n
     label, row, column, turn = np.zeros((4, board.n), np.int64)
-    spare = np.setdiff1d(np.arange(board.n), pieces)
+    label[:] = size + np.arange(board.n)  # pieces not placed stay single
+    cells = np.flatnonzero(layout[:-1] != board.void)
+    pieces = layout[cells] % board.n
     label[pieces] = labels[cells]
-    label[spare] = size + np.arange(len(spare))
     row[pieces], column[pieces] = np.divmod(cells, board.columns)
-    turn[pieces] = own[cells] // board.n
+    turn[pieces] = layout[cells] // board.n
     order = np.argsort(label, kind="stable")
     groups, starts = np.unique(label[order], return_index=True)
     members = dict(zip(groups.tolist(), np.split(order, starts[1:]), strict=True))
     return _Segments(label, row, column, turn, members)
+
+
+def _broken(board: _Board, layout: Ints, sure: dict[int, Scores]) -> Bools:
+    """Mark the cells with a neighbour that is not their best buddy: (cells + 1,)."""
+    size = len(board.cells)
+    marks = np.zeros(size + 1, bool)
+    for direction, certain in sure.items():
+        near = board.around[:, direction]
+        weak = (certain <= 0) & (near < size)
+        marks[:-1] |= weak
+        marks[near[weak]] = True
+    return marks
 
 
 def _reassign(board: _Board, layout: Ints, where: Ints) -> Ints:
@@ -579,66 +593,71 @@ def _reassign(board: _Board, layout: Ints, where: Ints) -> Ints:
     return layout
 
 
-def _polish(board: _Board, layout: Ints, among: NDArray[np.bool_]) -> Ints:
-    """Reassign sets of cells that do not touch until nothing improves."""
-    where = np.flatnonzero(among[:-1])
+def _polish(board: _Board, layout: Ints, rivals: Scores, among: Bools) -> tuple[Ints, float]:
+    """Reassign patterns of cells that do not touch, among those with a doubtful neighbour."""
+    where = np.flatnonzero(among[:-1] & _broken(board, layout, _sure(board, layout, rivals))[:-1])
     row, column = np.divmod(where, board.columns)
     value = board.value(layout)
     for modulus, slope in ((2, 1), (3, 1), (3, -1), (2, 1)):
         for rest in range(modulus):
             cells = where[(row + slope * column) % modulus == rest]
-            if len(cells) > 1:
+            if len(cells):
                 trial = _reassign(board, layout, cells)
-                if (gain := board.value(trial)) > value + 1e-6:
-                    layout, value = trial, gain
-    return layout
+                if (better := board.value(trial)) > value + 1e-6:
+                    layout, value = trial, better
+    return layout, value
 
 
-LOCAL = 10
-def _repair(board: _Board, layout: Ints, rng: np.random.Generator, rounds: int) -> Ints:
-    if rounds == 0 or board.n < 3: return layout
+def _sure(board: _Board, layout: Ints, rivals: Scores) -> dict[int, Scores]:
+    return {
+        d: _certainty(board, rivals, layout[:-1], layout[board.around[:, d]], d)
+        for d in (RIGHT, BELOW)
+    }
+
+
+def _repair(
+    board: _Board, layout: Ints, rivals: Scores, rng: np.random.Generator, rounds: int
+) -> Ints:
+    """Empty a part, refill it, keep what scores better; many small windows, now and then all.
+
+    What is refilled keeps the segments held together by certain pairs; how certain is drawn
+    afresh each time, so that a wrong but confident join is broken up sooner or later.
+    """
     size = len(board.cells)
-    rivals = _rivals(board)
     movable = np.ones(size + 1, bool)
-    movable[list(board.given.values())] = False
-    movable[-1] = False
-    layout = _polish(board, layout, movable)
-    value = board.value(layout)
+    movable[[*board.given.values(), size]] = False
+    layout, value = _polish(board, layout, rivals, movable)
     row, column = np.divmod(np.arange(size + 1), board.columns)
     for k in range(rounds):
-        sure = [_certainty(board, rivals, layout, d) for d in (RIGHT, BELOW)]
-        every = np.concatenate(sure)
-        broken = np.zeros(size + 1, bool)
-        for direction, certain in zip((RIGHT, BELOW), sure, strict=True):
-            near = board.around[:, direction]
-            weak = np.flatnonzero((certain <= 0) & (near < size))
-            broken[weak] = True
-            broken[near[weak]] = True
-        broken &= movable
+        sure = _sure(board, layout, rivals)
+        broken = _broken(board, layout, sure) & movable
         if not broken.any():
             break
-        every = every[every > 0]
-        least = float(np.quantile(every, rng.uniform(0, 0.6))) if len(every) and k > 0 else 0.0
-        if k % (LOCAL + 1) != 0:
+        margins = np.concatenate(list(sure.values()))
+        margins = margins[margins > 0]
+        least = float(np.quantile(margins, rng.uniform(0, 0.6))) if k and len(margins) else 0.0
+        if k % (LOCAL + 1):
             centre = rng.choice(np.flatnonzero(broken))
-            h, w = rng.integers(1, 5, 2)
-            among = (abs(row - row[centre]) <= h) & (abs(column - column[centre]) <= w) & movable
+            high, wide = rng.integers(1, 5, 2)
+            among = (abs(row - row[centre]) <= high) & (abs(column - column[centre]) <= wide)
+            among &= movable
             if rng.random() < 0.5:
-                wide = broken.copy()
-                wide[:-1] |= broken[board.around].any(axis=1)
-                among &= wide
+                among[:-1] &= broken[:-1] | broken[board.around].any(axis=1)
             parts = _regions(board, layout, sure, least, among)
             starts = [np.where(among, board.void, layout)]
         else:
             among = movable
             parts = _regions(board, layout, sure, least, among)
             groups = sorted(parts.members, key=lambda g: -len(parts.members[g]))
-            pick = 0 if k == 0 else min(rng.geometric(0.5) - 1, len(groups) - 1)
-            starts = _translations(board, parts, groups[pick], still=bool(board.given))
-            if len(starts) > 4:
-                starts = starts[rng.choice(len(starts), 4, replace=False)]
+            kept = 0 if k == 0 else min(int(rng.geometric(0.5)), len(groups)) - 1
+            starts = _translations(board, parts, groups[kept])
+            if len(starts) > PLACES:
+                drawn = rng.choice(len(starts), PLACES - 1, replace=False).tolist()
+                likely = max(range(len(starts)), key=lambda p: board.value(starts[p]))
+                starts = [starts[p] for p in {likely, *drawn}]
         for start in starts:
-            trial = _polish(board, _fill(board, start, parts, rng if k else None), among)
-            if (gain := board.value(trial)) > value + 1e-6:
-                layout, value = trial, gain
+            refilled = _fill(board, start, parts, rng if k else None)
+            trial, better = _polish(board, refilled, rivals, among)
+            if better > value + 1e-6:
+                layout, value = trial, better
     return layout

@@ -135,36 +135,34 @@ def cut_batch(
 ) -> Tensor:  # fmt: skip
     """Cut a drawn batch at the canonical size: (n, cells, side, side, 3) in whole grey levels.
 
-    Bilinear, clamped to each piece's own pixels: not even a fraction of a neighbour's pixel may
+    The filter is that of PieceTokenizer.canonical, a triangle as wide as the shrinking (up to 2,
+    four taps), clamped to each piece's own pixels: not even a fraction of a neighbour's pixel may
     reach a piece. The tensors are those of `Draw`.
     """
-    steps = (torch.arange(side, device=image.device) + 0.5) / side
-    spot = (steps * piece[:, :, None] - 0.5).clamp_min(0)  # (n, 2, side)
-    low = spot.long()
-    high = torch.minimum(low + 1, piece[:, :, None] - 1)
-    part = spot - low
-    size = album.sizes[image]  # (n, 2)
-    base = album.offsets[image]
+    scale = piece / side  # (n, 2)
+    centre = (torch.arange(side, device=image.device) + 0.5) * scale[:, :, None] - 0.5
+    taps = torch.arange(-1, 3, device=image.device)
+    index = centre.floor().long()[..., None] + taps  # (n, 2, side, 4)
+    weight = 1 - (index - centre[..., None]).abs() / scale.clamp_min(1)[:, :, None, None]
+    weight = weight.clamp_min(0) * ((index >= 0) & (index < piece[:, :, None, None]))
+    weight = weight / weight.sum(-1, keepdim=True)
+    index = torch.minimum(index.clamp_min(0), piece[:, :, None, None] - 1)
 
-    def rows(index: Tensor) -> Tensor:  # (n, cells, side, 1)
-        y = corner[:, :, 0, None] + index[:, None, 0]
-        return (base[:, None, None] + y * size[:, None, None, 1] * 3)[..., None]
-
-    def columns(index: Tensor) -> Tensor:  # (n, cells, 1, side)
-        x = corner[:, :, 1, None] + index[:, None, 1]
-        x = torch.where(flip[:, None, None], size[:, None, None, 1] - 1 - x, x)
-        return (x * 3)[:, :, None]
-
+    width = album.sizes[image][:, 1, None, None, None]
+    rows = corner[:, :, 0, None, None] + index[:, None, 0]  # (n, cells, side, 4)
+    rows = album.offsets[image][:, None, None, None] + rows * width * 3
+    columns = corner[:, :, 1, None, None] + index[:, None, 1]
+    columns = torch.where(flip[:, None, None, None], width - 1 - columns, columns) * 3
     channel = torch.arange(3, device=image.device)
-
-    def take(y: Tensor, x: Tensor) -> Tensor:
-        return album.pixels[(rows(y) + columns(x))[..., None] + channel].float()
-
-    across = part[:, None, 1][:, :, None, :, None]
-    down = part[:, None, 0][:, :, :, None, None]
-    top = take(low, low) * (1 - across) + take(low, high) * across
-    bottom = take(high, low) * (1 - across) + take(high, high) * across
-    mixed = top * (1 - down) + bottom * down
+    down, across = weight[:, None, 0], weight[:, None, 1]
+    mixed: Tensor | float = 0.0
+    for i in range(4):
+        line: Tensor | float = 0.0
+        for j in range(4):
+            where = rows[..., i][..., :, None] + columns[..., j][..., None, :]
+            pixel = album.pixels[where[..., None] + channel].float()
+            line = line + pixel * across[..., j][..., None, :, None]
+        mixed = mixed + line * down[..., i][..., :, None, None]
     contrast, light = tint[:, 0, None, None, None, None], tint[:, 1, None, None, None, None]
     return ((mixed - 128) * contrast + 128 + light).clamp(0, 255).round()
 

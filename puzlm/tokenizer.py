@@ -177,7 +177,7 @@ class PieceTokenizer:
         if term == "square":
             grid = x.reshape(len(x), B, s.patch_side, B, s.patch_side, 3).swapaxes(2, 3)
             flat = grid.reshape(len(x), B * B, s.patch_side**2 * 3)
-            return _pick(flat, walk(B, s.border, s.clockwise).tolist())
+            return _pick(flat, walk(B, s.border, s.clockwise))
         depth = int(term.split(":")[1])
         # First axis along the side in raster direction, second from the border inwards: two sides
         # that touch show the same picture.
@@ -455,20 +455,19 @@ class PieceTokenizer:
         return tokenizer
 
 
-def walk(B: int, border: bool = True, clockwise: bool = True) -> NDArray[np.int64]:
+def walk(B: int, border: bool = True, clockwise: bool = True) -> list[int]:
     """Patch indices of a super-token in walking order, as raster cells of the B x B patches.
 
-    >>> walk(4).tolist()
+    >>> walk(4)
     [0, 1, 2, 3, 7, 11, 15, 14, 13, 12, 8, 4]
     """
-    cells = np.arange(B * B).reshape(B, B)
     if not border or B == 1:
-        return cells.ravel()
+        return list(range(B * B))
     if not clockwise:
-        inner = np.zeros((B, B), bool)
-        inner[1:-1, 1:-1] = True
-        return cells[~inner]
-    return np.concatenate([cells[0], cells[1:, -1], cells[-1, -2::-1], cells[-2:0:-1, 0]])
+        return [c for c in range(B * B) if c // B in (0, B - 1) or c % B in (0, B - 1)]
+    top, right = list(range(B)), [row * B + B - 1 for row in range(1, B)]
+    bottom = [B * (B - 1) + column for column in range(B - 2, -1, -1)]
+    return top + right + bottom + [row * B for row in range(B - 2, 0, -1)]
 
 
 def lexicographic_order(words: Array) -> Array:

@@ -220,10 +220,12 @@ def _mean(logits: Tensor, answers: Tensor, here: Tensor, count: Tensor) -> Tenso
 
 
 def train(recipe: Recipe, folder: str | Path, *, stop_after: float = math.inf,
+          album: Album | None = None,
           report: Callable[[dict[str, Any]], None] = lambda line: None) -> dict[str, Any]:  # fmt: skip
     """Run a recipe; the model, its tokenizer, settings and metrics.jsonl end up in `folder`.
 
-    An interrupted run in the same folder is resumed. `stop_after` seconds it saves and returns.
+    An interrupted run in the same folder is resumed. After `stop_after` seconds it saves and
+    returns. `album` holds the training images if they are read already.
     """
     began, folder, t = time.monotonic(), Path(folder), recipe.train
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -233,8 +235,7 @@ def train(recipe: Recipe, folder: str | Path, *, stop_after: float = math.inf,
     if world > 1 and not torch.distributed.is_initialized():
         torch.distributed.init_process_group("nccl" if "cuda" in device else "gloo")
 
-    album = None
-    if not recipe.data.tokens or not recipe.tokenizer_path:
+    if album is None and not (recipe.data.tokens and recipe.tokenizer_path):
         album = Album.read(recipe.data.train, device, recipe.data.limit or None, os.cpu_count() or 2)
     saved = folder / "tokenizer.json"
     if recipe.tokenizer_path or saved.exists():
