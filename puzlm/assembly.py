@@ -36,6 +36,8 @@ STEPS = np.array([[0, 1], [-1, 0], [0, -1], [1, 0]])  # (row, column) of each di
 SMALL_GRID = 30  # cells; up to here a beam of the default width is near exact and fast
 NOISE = 0.3  # spread of the log margin in a refill, so that repeated refills differ
 LOCAL = 10  # refills of a small window for each refill of the whole board
+BUDGET = 2400  # cells; beyond, fewer rounds, each costing more, keep the time bounded
+WINDOW = 5  # cells from the middle of a window to its border, exclusive
 PLACES = 4  # translations tried of one kept region
 
 
@@ -153,6 +155,7 @@ def _search(board: _Board, seed: int, beam: int, rounds: int) -> Ints:
         layouts = list(_beam(board, beam, top=1)[0])
         rounds = rounds * max(0, size - 9) // 100  # little is left to repair: 3x3 only polishes
     else:
+        rounds = rounds * BUDGET // max(size, BUDGET)
         layouts = [_tree_layout(board, rivals)]
         if board.cells.any():
             empty = _with_given(board, np.full(size + 1, board.void))
@@ -202,9 +205,8 @@ def _board(
         for turn in range(turns):  # a piece is never its own neighbour, however turned
             padded[same, (same + turn * n) % m] = -np.inf
         pairs.append(padded)
-    finite = [p[:m, :m][np.isfinite(p[:m, :m])] for p in pairs]
-    values = np.concatenate(finite) if m * m < 10_000 else np.concatenate([f[::7] for f in finite])
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+    low = min(float(p.min(where=np.isfinite(p), initial=np.inf)) for p in pairs)
+    high = max(float(p.max(where=np.isfinite(p), initial=-np.inf)) for p in pairs)
     floor = low - 2 * (high - low) - 1  # forbidden, yet finite: sums stay comparable
     hole = 0.0
     if 1 < n < rows * columns:
@@ -628,7 +630,10 @@ def _repair(
     movable[[*board.given.values(), size]] = False
     layout, value = _polish(board, layout, rivals, movable)
     row, column = np.divmod(np.arange(size + 1), board.columns)
+    improved = 0
     for k in range(rounds):
+        if k - improved > max(rounds // 3, LOCAL):
+            break
         sure = _sure(board, layout, rivals)
         broken = _broken(board, layout, sure) & movable
         if not broken.any():
@@ -638,13 +643,15 @@ def _repair(
         least = float(np.quantile(margins, rng.uniform(0, 0.6))) if k and len(margins) else 0.0
         if k % (LOCAL + 1):
             centre = rng.choice(np.flatnonzero(broken))
-            high, wide = rng.integers(1, 5, 2)
+            high, wide = rng.integers(1, WINDOW, 2)
             among = (abs(row - row[centre]) <= high) & (abs(column - column[centre]) <= wide)
             among &= movable
             if rng.random() < 0.5:
                 among[:-1] &= broken[:-1] | broken[board.around].any(axis=1)
             parts = _regions(board, layout, sure, least, among)
             starts = [np.where(among, board.void, layout)]
+            if (starts[0] == board.void).all():  # nothing left to attach to
+                continue
         else:
             among = movable
             parts = _regions(board, layout, sure, least, among)
@@ -659,5 +666,5 @@ def _repair(
             refilled = _fill(board, start, parts, rng if k else None)
             trial, better = _polish(board, refilled, rivals, among)
             if better > value + 1e-6:
-                layout, value = trial, better
+                layout, value, improved = trial, better, k
     return layout
