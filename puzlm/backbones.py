@@ -136,15 +136,21 @@ class Seq2Seq(nn.Module):
         return out.logits[:, -1], {**state, "cache": out.past_key_values}
 
     def reorder(self, state: dict[str, Any], rows: Tensor) -> dict[str, Any]:
-        """Keep the given rows of a state, in that order (rows may repeat)."""
-        mask = state["mask"]
-        cache = state["cache"]
+        """Keep the given rows of a state, in that order.
+
+        More rows than before (the first time) copies everything. After that a row only ever takes
+        over from another hypothesis about the same puzzle: what was read stays where it is, and
+        only what was written moves.
+        """
+        mask, cache, states = state["mask"], state["cache"], state["states"]
+        first = len(rows) != len(states)
         if isinstance(cache, tuple):
             cache = tuple(part.index_select(part.ndim - 2, rows) for part in cache)
         elif cache is not None:
-            cache.reorder_cache(rows)
-        return {"states": state["states"][rows], "mask": None if mask is None else mask[rows],
-                "cache": cache}  # fmt: skip
+            (cache if first else cache.self_attention_cache).reorder_cache(rows)
+        if first:
+            states, mask = states[rows], None if mask is None else mask[rows]
+        return {"states": states, "mask": mask, "cache": cache}
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights by name, shared ones once."""

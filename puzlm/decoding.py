@@ -5,9 +5,9 @@ writes the cell of slot 0, then of slot 1, and so on. A reader is anything with
 
     state = reader.start(input_ids, attention_mask)
     logits, state = reader.step(state, tokens)        (rows,) -> (rows, vocabulary)
-    state = reader.reorder(state, rows)
+    state = reader.reorder(state, rows)               row k goes on from row rows[k]
 
-so the same code serves torch and ONNX.
+where rows of one puzzle stay together and only ever take over from one another, code serves torch and ONNX.
 """
 
 from __future__ import annotations
@@ -122,20 +122,18 @@ def _beam(
 ) -> Decoded:  # fmt: skip
     """Keep the `width` best partial placements; a cell is used once. Width 1 is 'valid'."""
     rows, slots = fixed.shape
-    score = np.full((rows, width), -np.inf)
-    score[:, 0] = 0.0
-    tokens = np.full(rows * width, BOS, np.int64)
-    state = reader.reorder(state, np.repeat(np.arange(rows), width)) if width > 1 else state
-    occupant = np.full((rows, width, cells), -1, np.int64)  # slot in each cell, -1 = free
-    chosen = np.zeros((rows, width, slots), np.int64)
-    sure = np.zeros((rows, width, slots))
     reserved = np.zeros((rows, cells), bool)  # cells that a later given slot will take
     for row, slot in zip(*np.nonzero(fixed >= 0), strict=True):
         reserved[row, fixed[row, slot]] = True
     every = np.arange(rows)[:, None]
+    # One empty hypothesis a row; the first step makes as many of it as the beam is wide.
+    score, tokens = np.zeros((rows, 1)), np.full(rows, BOS, np.int64)
+    occupant = np.full((rows, 1, cells), -1, np.int64)  # slot in each cell, -1 = free
+    chosen, sure = np.zeros((rows, 1, slots), np.int64), np.zeros((rows, 1, slots))
     for slot in range(slots):
         logits, state = reader.step(state, tokens)
-        own = logits[:, first_cell : first_cell + cells].reshape(rows, width, cells)
+        now = score.shape[1]
+        own = logits[:, first_cell : first_cell + cells].reshape(rows, now, cells)
         allowed = (occupant < 0) & ~reserved[:, None]
         is_fixed = fixed[:, slot] >= 0
         if is_fixed.any():
@@ -145,9 +143,11 @@ def _beam(
         gain = log_p
         if pairs is not None:
             gain = log_p + pairs.weight * _touching(pairs, occupant, slot, grid)
-        total = (score[:, :, None] + gain).reshape(rows, width * cells)
+        total = (score[:, :, None] + gain).reshape(rows, now * cells)
+        if total.shape[1] < width:  # fewer choices than places in the beam: fill up with nothing
+            total = np.pad(total, ((0, 0), (0, width - total.shape[1])), constant_values=-np.inf)
         best = np.argsort(-total, axis=1, kind="stable")[:, :width]
-        parent, cell = best // cells, best % cells
+        parent, cell = np.minimum(best // cells, now - 1), best % cells
         score = np.take_along_axis(total, best, 1)
         occupant, chosen, sure = occupant[every, parent], chosen[every, parent], sure[every, parent]
         occupant[every, np.arange(width), cell] = slot
@@ -155,7 +155,7 @@ def _beam(
         sure[:, :, slot] = np.exp(log_p[every, parent, cell])
         tokens = (cell + first_cell).reshape(-1)
         if width > 1:
-            state = reader.reorder(state, (every * width + parent).reshape(-1))
+            state = reader.reorder(state, (every * now + parent).reshape(-1))
     if width == 1:
         return Decoded(chosen[:, 0], sure[:, 0], scores=score)
     share = np.exp(score - score.max(1, keepdims=True))

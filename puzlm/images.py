@@ -39,7 +39,8 @@ def open_image(source: str | Path | bytes, *, name: str | None = None) -> Image.
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+            data = source if isinstance(source, bytes) else Path(source).read_bytes()
+            image = Image.open(io.BytesIO(data))
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise ImageError(

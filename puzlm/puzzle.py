@@ -236,13 +236,19 @@ class Puzzle:
             shutil.rmtree(temporary, ignore_errors=True)
 
     @classmethod
-    def load(cls, path: str | Path, grid: Grid | int | str | None = None) -> Puzzle:
-        """Read a folder of piece files (with or without puzzle.json) or a shuffled picture."""
+    def load(
+        cls, path: str | Path, grid: Grid | int | str | None = None, *, incomplete: bool = False
+    ) -> Puzzle:
+        """Read a folder of piece files (with or without puzzle.json) or a shuffled picture.
+
+        A folder without puzzle.json must hold as many pieces as the grid has cells, unless it is
+        said to be `incomplete`: then pieces may be missing, or some may not belong.
+        """
         path = Path(path)
         if not path.exists():
             raise PuzzleError(f"{path}: no such file or folder")
         if path.is_dir():
-            return _load_folder(path, grid)
+            return _load_folder(path, grid, incomplete)
         if grid is None:
             raise PuzzleError(f"{path}: say into how many pieces it was cut, for example --grid 3")
         image = open_image(path)
@@ -255,7 +261,7 @@ def _natural(name: str) -> list[Any]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def _load_folder(folder: Path, grid: Grid | int | str | None) -> Puzzle:
+def _load_folder(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzle:
     record: dict[str, Any] = {}
     if (folder / "puzzle.json").is_file():
         try:
@@ -269,6 +275,8 @@ def _load_folder(folder: Path, grid: Grid | int | str | None) -> Puzzle:
             raise PuzzleError(f"{folder / 'puzzle.json'}: damaged ({error!r})") from error
         if any(Path(name).name != name for name in names):
             raise PuzzleError(f"{folder / 'puzzle.json'}: piece names must be plain file names")
+        if len(names) > known[0] * known[1] and not incomplete:
+            raise PuzzleError(f"{folder / 'puzzle.json'}: names more pieces than the grid has cells")
         if grid is not None and parse_grid(grid) != known:
             raise PuzzleError(f"{folder}: was cut as {known[0]}x{known[1]}, not {grid}")
     else:
@@ -278,10 +286,11 @@ def _load_folder(folder: Path, grid: Grid | int | str | None) -> Puzzle:
             raise PuzzleError(f"{folder}: holds no piece files")
         truth = None
         known = parse_grid(grid) if grid is not None else guess_grid(len(names))
-        if len(names) > known[0] * known[1]:
+        if len(names) != known[0] * known[1] and not incomplete:
             raise PuzzleError(
                 f"{folder}: holds {len(names)} pieces, a {known[0]}x{known[1]} grid has "
-                f"{known[0] * known[1]} cells; give the right --grid"
+                f"{known[0] * known[1]} cells; give the right --grid, or --incomplete if pieces "
+                "are missing or do not belong"
             )
     pieces = [read_image(folder / name) for name in names]
     sizes = {piece.shape[:2] for piece in pieces}

@@ -92,7 +92,15 @@ class Recipe:
             raise SettingsError(f"{path}: no such recipe") from error
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise SettingsError(f"{path}: not a readable TOML file ({error})") from error
-        for override in overrides or []:
+        return cls.from_overrides(overrides or [], record, str(path))
+
+    @classmethod
+    def from_overrides(
+        cls, overrides: list[str], record: dict[str, Any] | None = None, where: str = "--set"
+    ) -> Recipe:
+        """Apply `section.key=value` texts to a record of settings, or to the defaults."""
+        record = record or {}
+        for override in overrides:
             key, equals, text = override.partition("=")
             if not equals:
                 raise SettingsError(f"--set {override}: write section.key=value")
@@ -104,8 +112,10 @@ class Recipe:
             target = record
             for part in section:
                 target = target.setdefault(part, {})
+                if not isinstance(target, dict):
+                    raise SettingsError(f"--set {override}: '{part}' is no section")
             target[name] = value
-        return cls.from_dict(record, str(path))
+        return cls.from_dict(record, where)
 
     @classmethod
     def from_dict(cls, record: dict[str, Any], where: str = "recipe") -> Recipe:

@@ -1,0 +1,342 @@
+"""The command. Each function reads its options, calls the library and prints; imports inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from puzlm.errors import PuzlmError, PuzzleError, SettingsError
+
+app = typer.Typer(
+    help="Solve square jigsaw puzzles by reading them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+GridOption = Annotated[str, typer.Option("--grid", help="Rows x columns: 3 or 3x4.")]
+Images = Annotated[list[Path], typer.Argument(help="Folders, image files or tar files.")]
+Limit = Annotated[int | None, typer.Option(help="Use only the first so many images.")]
+Erode = Annotated[
+    float, typer.Option("--erode", help="Gap between pieces: below 1 a fraction of the piece, else px.")
+]
+Model = Annotated[str | None, typer.Option("--model", help="A model in the box or a folder.")]
+SolverName = Annotated[
+    str, typer.Option("--solver", help="auto, seq2seq, bigram, classic, random, or module:function.")
+]
+
+
+@app.command()
+def make(
+    image: Annotated[Path, typer.Argument(help="The picture to cut.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
+    grid: GridOption = "3",
+    erode: Erode = 0.0,
+    jitter: Annotated[bool, typer.Option(help="Eroded pieces lie off centre in their cells.")] = False,
+    missing: Annotated[int, typer.Option(help="Pieces to leave out.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the shuffle.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Cut a picture into shuffled piece files, with the truth in puzzle.json."""
+    from puzlm.images import read_image
+    from puzlm.puzzle import Puzzle
+
+    puzzle = Puzzle.from_image(
+        read_image(image), grid, gap=erode, jitter=jitter, missing=missing, seed=seed
+    )
+    puzzle.save(output)
+    height, width = puzzle.pieces.shape[1:3]
+    if as_json:
+        truth = puzzle.truth.tolist() if puzzle.truth is not None else None
+        _print({"folder": str(output), "grid": list(puzzle.grid), "pieces": len(puzzle.pieces),
+                "piece_size": [height, width], "truth": truth})  # fmt: skip
+    else:
+        print(f"{len(puzzle.pieces)} pieces of {width} x {height} pixels in {output}")
+
+
+@app.command()
+def solve(
+    puzzle: Annotated[Path, typer.Argument(help="A folder of pieces or a shuffled picture.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Picture to write.")] = Path("solved.png"),
+    grid: Annotated[str | None, typer.Option(help="Rows x columns: 3 or 3x4.")] = None,
+    model: Model = None,
+    solver: SolverName = "auto",
+    decode: Annotated[
+        str | None, typer.Option(help="Use the seq2seq alone: valid, greedy, beam or assign.")
+    ] = None,
+    given: Annotated[list[str] | None, typer.Option(help="Fix a piece: PIECE=CELL.")] = None,
+    incomplete: Annotated[bool, typer.Option(help="Pieces may be missing or extra.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Put the pieces together and write the picture."""
+    from puzlm.images import write_image
+    from puzlm.puzzle import Puzzle
+    from puzlm.solver import Solver
+
+    loaded = Puzzle.load(puzzle, grid, incomplete=incomplete)
+    chosen = "seq2seq" if decode and solver == "auto" else solver
+    found = Solver.from_pretrained(model, solver=chosen, decoding=decode or "valid").solve(
+        loaded, given=_given(given or [])
+    )
+    write_image(output, found.drawn(loaded.truth))
+    if as_json:
+        _print({**found.as_dict(), "image": str(output), **_score(found, loaded)})
+    else:
+        _show(found, loaded, output)
+
+
+@app.command("fit-tokenizer")
+def fit_tokenizer(
+    images: Images,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
+    grid: GridOption = "3",
+    erode: Erode = 0.0,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. vocab_size=512")] = None,
+    limit: Limit = None,
+    seed: Annotated[int, typer.Option()] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Learn the symbols (PCA + k-means) from images."""
+    from puzlm.images import iter_images
+    from puzlm.settings import Recipe
+    from puzlm.tokenizer import PieceTokenizer
+
+    wanted = Recipe.from_overrides([f"tokenizer.{s}" for s in settings or []]).tokenizer
+    tokenizer = PieceTokenizer(wanted).fit(
+        iter_images(images, limit), grid=grid, gap=erode, seed=seed, device=device
+    )
+    tokenizer.save_pretrained(output)
+    if as_json:
+        _print({"folder": str(output), "symbols": tokenizer.vocab_size, "vocabulary": len(tokenizer)})
+    else:
+        print(f"{tokenizer.vocab_size} symbols in {output}")
+
+
+@app.command()
+def tokenize(
+    images: Images,
+    tokenizer: Annotated[str, typer.Option(help="Folder of a tokenizer, or a model's name.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="TOKENS.npy to write.")],
+    grid: GridOption = "3",
+    erode: Erode = 0.0,
+    limit: Limit = None,
+    as_json: Json = False,
+) -> None:
+    """Turn images into a token file for training and analysis."""
+    from puzlm import checkpoints
+    from puzlm.puzzle import parse_grid
+    from puzlm.tokenizer import PieceTokenizer
+    from puzlm.tokens import write_tokens
+
+    reader = PieceTokenizer.from_pretrained(checkpoints.find(tokenizer))
+    with _progress("tokenising") as tick:
+        count = write_tokens(images, reader, output, grid=parse_grid(grid), gap=erode, limit=limit,
+                             report=tick)  # fmt: skip
+    if as_json:
+        _print({"file": str(output), "puzzles": count})
+    else:
+        print(f"{count} puzzles in {output}")
+
+
+@app.command()
+def train(
+    recipe: Annotated[Path, typer.Argument(help="A TOML recipe.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the run.")] = Path("runs/model"),
+    settings: Annotated[list[str] | None, typer.Option("--set", help="section.key=value")] = None,
+    stop_after: Annotated[float | None, typer.Option(help="Save and stop after so many seconds.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a model; an interrupted run in the same folder goes on where it was."""
+    from puzlm.settings import Recipe
+    from puzlm.train import train as run
+
+    plan = Recipe.load(recipe, settings)
+    with _progress("training", plan.train.steps, quiet=as_json) as tick:
+        done = run(plan, output, stop_after=stop_after or float("inf"), report=tick)
+    if as_json:
+        _print(done)
+    else:
+        print(f"model in {output}" if done["done"] else f"stopped at step {done['step']}; run again")
+
+
+@app.command()
+def evaluate(
+    model: Model = None,
+    images: Annotated[list[Path] | None, typer.Option(help="Folder, image or tar.")] = None,
+    grid: GridOption = "3",
+    erode: Erode = 0.0,
+    missing: Annotated[int, typer.Option(help="Pieces missing from each puzzle.")] = 0,
+    solver: SolverName = "seq2seq",
+    decode: Annotated[str, typer.Option(help="valid, greedy, beam or assign.")] = "valid",
+    limit: Limit = None,
+    seed: Annotated[int, typer.Option()] = 0,
+    as_json: Json = False,
+) -> None:
+    """Measure a solver: absolute, perfect and neighbour accuracy with 95 % intervals."""
+    import time
+
+    from puzlm.images import iter_images
+    from puzlm.metrics import absolute, bootstrap, neighbour, perfect
+    from puzlm.puzzle import Puzzle
+    from puzlm.solver import Solver
+
+    if not images:
+        raise SettingsError("give the images to cut: --images FOLDER")
+    engine = Solver.from_pretrained(model, solver=solver, decoding=decode)
+    puzzles = [Puzzle.from_image(image, grid, gap=erode, missing=missing, seed=seed + number)
+               for number, image in enumerate(iter_images(images, limit))]  # fmt: skip
+    start = time.perf_counter()
+    found = engine.solve_many(puzzles)
+    seconds = (time.perf_counter() - start) / len(puzzles)
+    pairs = [(f.positions, p.truth) for f, p in zip(found, puzzles, strict=True) if p.truth is not None]
+    columns = puzzles[0].grid[1]
+    scores = {
+        "absolute": bootstrap([absolute(*p) for p in pairs]),
+        "perfect": bootstrap([perfect(*p) for p in pairs]),
+        "neighbour": bootstrap([neighbour(*p, columns) for p in pairs]),
+    }
+    if as_json:
+        _print({**{k: v.as_dict() for k, v in scores.items()}, "puzzles": len(puzzles),
+                "solver": solver, "decode": decode, "seconds_per_puzzle": round(seconds, 4)})  # fmt: skip
+    else:
+        for name, value in scores.items():
+            print(f"{name:10s} {value} %")
+        print(f"{len(puzzles)} puzzles, {seconds:.3f} s each")
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """List the models in the box."""
+    from puzlm import checkpoints
+
+    cards = [{"name": name, **checkpoints.card(checkpoints.BOX / name)} for name in checkpoints.names()]
+    if as_json:
+        _print(cards)
+        return
+    for card in cards:
+        print(f"{card['name']}  grids {', '.join(card.get('grids', ['?']))}  {card.get('summary', '')}")
+        for row in card.get("results", []):
+            print(f"    {row['protocol']:28s} absolute {row['absolute']['value']:5.1f}  "
+                  f"perfect {row['perfect']['value']:5.1f}  ({row['solver']}, {row['puzzles']} puzzles)")  # fmt: skip
+
+
+@app.command()
+def bench(
+    output: Annotated[Path, typer.Option("-o", "--output", help="JSON file to write.")] = Path("bench.json"),
+    quick: Annotated[bool, typer.Option(help="Small sizes, to see that it runs.")] = False,
+    training: Annotated[bool, typer.Option(help="Time the stages of a training step instead.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure speed and memory, as ratios of two things run side by side."""
+    from puzlm.bench import run
+
+    results = run(quick=quick, training=training, report=(lambda line: None) if as_json else print)
+    from puzlm.images import write_bytes
+
+    write_bytes(output, (json.dumps(results, indent=1) + "\n").encode())
+    if as_json:
+        _print(results)
+    else:
+        print(f"written to {output}")
+
+
+def _print(record: Any) -> None:
+    print(json.dumps(record))
+
+
+def _given(pairs: list[str]) -> dict[int, int]:
+    """Read --given piece=cell options."""
+    fixed: dict[int, int] = {}
+    for pair in pairs:
+        piece, equals, cell = pair.partition("=")
+        if not (equals and piece.strip().isdigit() and cell.strip().isdigit()):
+            raise PuzzleError(f"--given {pair}: write PIECE=CELL, for example 0=4")
+        fixed[int(piece)] = int(cell)
+    return fixed
+
+
+def _score(found: Any, puzzle: Any) -> dict[str, Any]:
+    """Accuracy of an answer whose truth is known."""
+    if puzzle.truth is None:
+        return {}
+    from puzlm.metrics import absolute, perfect
+
+    return {"absolute": absolute(found.positions, puzzle.truth),
+            "perfect": perfect(found.positions, puzzle.truth)}  # fmt: skip
+
+
+def _show(found: Any, puzzle: Any, output: Path) -> None:
+    """Print where the picture is, what solved it and how sure each cell is."""
+    rows, columns = found.grid
+    sure = {int(cell): (piece, found.confidences[piece])
+            for piece, cell in enumerate(found.positions) if cell >= 0}  # fmt: skip
+    if rows * columns <= 64:
+        print("cell by cell: piece (confidence)")
+        for row in range(rows):
+            cells = [sure.get(row * columns + column) for column in range(columns)]
+            print("  " + "  ".join("   -      " if c is None else f"{c[0]:3d} ({c[1]:4.0%})" for c in cells))
+    left = [puzzle.names[i] if puzzle.names else str(i) for i in range(len(found.positions))
+            if found.positions[i] < 0]  # fmt: skip
+    if left:
+        print(f"could not place: {', '.join(left)}")
+    if score := _score(found, puzzle):
+        print(f"{score['absolute']:.0%} of the pieces lie right")
+    print(f"solved by {found.solver} in {found.seconds:.2f} s")
+    print(f"picture: {output}")
+
+
+class _progress:
+    """A progress bar on a terminal, plain lines elsewhere; called with a count or a log line."""
+
+    def __init__(self, what: str, total: int | None = None, quiet: bool = False) -> None:
+        self.what, self.total, self.quiet = what, total, quiet
+        self.bar: Any = None
+
+    def __enter__(self) -> Any:
+        if sys.stderr.isatty() and not self.quiet:
+            from rich.progress import Progress
+
+            self.bar = Progress(transient=True)
+            self.bar.start()
+            self.task = self.bar.add_task(self.what, total=self.total)
+        return self
+
+    def __call__(self, line: Any) -> None:
+        if self.quiet:
+            return
+        count = line["step"] if isinstance(line, dict) else line
+        if self.bar is not None:
+            self.bar.update(self.task, completed=count)
+        if isinstance(line, dict):
+            facts = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items())
+            print(facts, file=sys.stderr)
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def main() -> None:
+    """Run the command: a user's error is one line on stderr and exit code 2."""
+    try:
+        app()
+    except PuzlmError as error:
+        print(f"puzlm: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except MemoryError:
+        print("puzlm: not enough memory for a picture or batch of this size", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Token files: a corpus of images, tokenised once. (puzzles, cells, b, F) uint16 in raster order.
+
+TOKENS.npy can be memory-mapped; TOKENS.json beside it says how it was made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puzlm.errors import ImageError, SettingsError
+from puzlm.images import iter_blobs, read_image, write_bytes
+from puzlm.puzzle import Grid, cut
+from puzlm.tokenizer import PieceTokenizer
+
+Tokens = NDArray[np.uint16]
+CHUNK = 64  # images held in memory at a time
+
+
+def tokenize_blobs(
+    blobs: Sequence[tuple[str, bytes]], tokenizer: PieceTokenizer, grid: Grid, gap: float
+) -> Tokens:
+    """Tokens (images, cells, b, F) of a few image files; the unit of work of every engine."""
+    pieces = [cut(read_image(blob, name=name), grid, gap) for name, blob in blobs]
+    codes = tokenizer._encode_all(pieces)
+    return np.stack(codes).astype(np.uint16)
+
+
+def chunks(sources: Sequence[str | Path], limit: int | None = None) -> Iterator[list[tuple[str, bytes]]]:
+    """Image files of the sources, CHUNK at a time."""
+    blobs: Iterable[tuple[str, bytes]] = islice(iter_blobs(sources), limit)
+    iterator = iter(blobs)
+    while chunk := list(islice(iterator, CHUNK)):
+        yield chunk
+
+
+def write_tokens(
+    sources: Sequence[str | Path],
+    tokenizer: PieceTokenizer,
+    out: str | Path,
+    *,
+    grid: Grid,
+    gap: float = 0.0,
+    limit: int | None = None,
+    parts: Iterable[Tokens] | None = None,
+    report: Callable[[int], None] = lambda count: None,
+) -> int:
+    """Tokenise images into OUT.npy and OUT.json; memory does not grow with their number."""
+    out = Path(out)
+    if out.suffix != ".npy":
+        raise SettingsError(f"{out}: the token file's name must end in .npy")
+    if tokenizer.settings.vocab_size > 65536:
+        raise SettingsError("token files hold symbols below 65536")
+    if parts is None:
+        parts = (tokenize_blobs(c, tokenizer, grid, gap) for c in chunks(sources, limit))
+    raw, whole = out.with_suffix(".raw.part"), out.with_suffix(".npy.part")
+    count, shape = 0, ()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with raw.open("wb") as file:
+            for part in parts:
+                file.write(np.ascontiguousarray(part).tobytes())
+                count, shape = count + len(part), part.shape[1:]
+                report(count)
+        if count == 0:
+            raise ImageError(f"{', '.join(map(str, sources))}: no images found")
+        with whole.open("wb") as file, raw.open("rb") as body:
+            header = {"descr": "<u2", "fortran_order": False, "shape": (count, *shape)}
+            np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
+            shutil.copyfileobj(body, file)
+        record: dict[str, Any] = {
+            "version": 1, "grid": list(grid), "gap": gap, "puzzles": count,
+            "vocab_size": tokenizer.settings.vocab_size, "tokenizer": asdict(tokenizer.settings),
+        }  # fmt: skip
+        write_bytes(out.with_suffix(".json"), (json.dumps(record, indent=1) + "\n").encode())
+        os.replace(whole, out)
+    except OSError as error:
+        raise ImageError(f"{out}: cannot be written ({error.strerror or error})") from error
+    finally:
+        for path in (raw, whole):
+            path.unlink(missing_ok=True)
+    return count

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from puzlm.errors import PuzzleError
+from puzlm.images import write_image
+from puzlm.puzzle import (
+    HOLE,
+    WRONG,
+    Puzzle,
+    assemble,
+    cut,
+    draw,
+    geometry,
+    guess_grid,
+    parse_grid,
+    shuffled,
+)
+
+
+def test_convention_is_raster_cell_of_each_piece():
+    """Worked example: a 2x3 image of six flat colours, pieces in a known order."""
+    colours = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    image = np.repeat(np.repeat(colours, 4, 0), 5, 1)[:, :, None].repeat(3, 2)
+    puzzle = Puzzle.from_image(image, "2x3", seed=3)
+    for piece, cell in zip(puzzle.pieces, puzzle.truth, strict=True):
+        assert piece.shape == (4, 5, 3)
+        assert (piece == cell).all()  # the colour is the raster cell the piece was cut from
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**32 - 1), st.data())
+def test_assemble_of_shuffle_is_the_identity(rows, columns, seed, data):
+    if rows * columns < 2:
+        columns = 2
+    height = data.draw(st.integers(rows, 40))
+    width = data.draw(st.integers(columns, 40))
+    image = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    puzzle = Puzzle.from_image(image, (rows, columns), seed=seed)
+    picture = assemble(puzzle.pieces, puzzle.truth, puzzle.grid)
+    top, left = (height % rows) // 2, (width % columns) // 2
+    assert height - picture.shape[0] <= rows - 1
+    assert width - picture.shape[1] <= columns - 1
+    kept = image[top : top + picture.shape[0], left : left + picture.shape[1]]
+    assert np.array_equal(picture, kept)
+
+
+def test_gap_is_fraction_of_the_piece_or_pixels(photo):
+    for gap in (0.5, 40):
+        where = geometry(360, 360, (3, 3), gap)
+        assert where.cell == (120, 120)
+        assert where.piece == (80, 80)
+    centre = cut(photo[:360, :360], (3, 3), 0.5)[4]
+    assert np.array_equal(centre, photo[140:220, 140:220])
+
+
+def test_jitter_stays_inside_the_cell_and_follows_the_seed(photo):
+    image = photo[:300, :300]
+    centred = cut(image, (3, 3), 0.5)
+    a = cut(image, (3, 3), 0.5, True, np.random.default_rng(1))
+    b = cut(image, (3, 3), 0.5, True, np.random.default_rng(1))
+    assert np.array_equal(a, b)
+    assert not np.array_equal(a, centred)
+    for index, piece in enumerate(a):  # the piece is found inside its own cell
+        row, column = divmod(index, 3)
+        cell = image[row * 100 : row * 100 + 100, column * 100 : column * 100 + 100]
+        windows = np.lib.stride_tricks.sliding_window_view(cell, piece.shape)
+        assert (windows == piece).all(axis=(-1, -2, -3)).any()
+
+
+def test_missing_pieces_leave_holes(photo):
+    puzzle = Puzzle.from_image(photo, 3, missing=2, seed=5)
+    assert len(puzzle.pieces) == 7
+    assert len(set(puzzle.truth.tolist())) == 7
+    picture = assemble(puzzle.pieces, puzzle.truth, puzzle.grid)
+    height, width = puzzle.pieces.shape[1:3]
+    for cell in set(range(9)) - set(puzzle.truth.tolist()):
+        top, left = cell // 3 * height, cell % 3 * width
+        assert (picture[top : top + height, left : left + width] == HOLE).all()
+
+
+def test_wrong_pieces_are_framed_in_red(photo):
+    puzzle = Puzzle.from_image(photo, 3, seed=1)
+    assert np.array_equal(
+        draw(puzzle.pieces, puzzle.truth, (3, 3), puzzle.truth),
+        assemble(puzzle.pieces, puzzle.truth, (3, 3)),
+    )
+    answer = puzzle.truth.copy()
+    answer[[0, 1]] = answer[[1, 0]]
+    picture = draw(puzzle.pieces, answer, (3, 3), puzzle.truth)
+    height, width = puzzle.pieces.shape[1:3]
+    for piece, cell in enumerate(answer):
+        corner = picture[cell // 3 * height, cell % 3 * width]
+        assert (tuple(corner) == WRONG) == (piece in (0, 1))
+
+
+def test_save_and_load_round_trip(photo, tmp_path):
+    puzzle = Puzzle.from_image(photo, "3x4", gap=0.1, missing=1, seed=9)
+    puzzle.save(tmp_path / "p")
+    back = Puzzle.load(tmp_path / "p")
+    assert np.array_equal(back.pieces, puzzle.pieces)
+    assert np.array_equal(back.truth, puzzle.truth)
+    assert back.grid == (3, 4)
+    puzzle.save(tmp_path / "p")  # its own folder may be replaced
+    assert not list(tmp_path.glob(".p.*"))
+
+
+def test_shuffled_picture_with_holes_can_be_read_back(photo, tmp_path):
+    puzzle = Puzzle.from_image(photo, 3, missing=2, seed=2)
+    write_image(tmp_path / "s.png", shuffled(puzzle))
+    back = Puzzle.load(tmp_path / "s.png", 3)
+    assert np.array_equal(back.pieces, puzzle.pieces)
+
+
+def test_piece_files_sort_like_numbers(photo, tmp_path):
+    pieces = cut(photo, (4, 4))
+    for i, piece in enumerate(pieces):
+        write_image(tmp_path / f"{i}.png", piece)
+    back = Puzzle.load(tmp_path)
+    assert back.grid == (4, 4)
+    assert np.array_equal(back.pieces, pieces)
+
+
+def test_parse_and_guess_grid():
+    assert parse_grid("3") == parse_grid(3) == (3, 3)
+    assert parse_grid("3x4") == (3, 4)
+    assert guess_grid(25) == (5, 5)
+    for bad in ("", "x", "3x", "0", "-3", "1", "3x4x5"):
+        with pytest.raises(PuzzleError):
+            parse_grid(bad)
+    with pytest.raises(PuzzleError, match="no square grid"):
+        guess_grid(12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda d: Puzzle.load(d / "nowhere"), "no such file"),
+        (lambda d: Puzzle.load(d), "no piece files"),
+        (lambda d: Puzzle.from_image(np.zeros((1, 1, 3), np.uint8), 3), "too small"),
+        (lambda d: Puzzle.from_image(np.zeros((9, 9, 3), np.uint8), 3, gap=3), "leaves nothing"),
+        (lambda d: Puzzle.from_image(np.zeros((9, 9, 3), np.uint8), 3, missing=9), "0 to 8"),
+    ],
+)
+def test_bad_input_says_what_is_wrong(make, message, tmp_path):
+    with pytest.raises(PuzzleError, match=message):
+        make(tmp_path)
+
+
+def test_folder_of_different_sizes_or_wrong_number(tmp_path, photo):
+    pieces = cut(photo, (3, 3))
+    for i, piece in enumerate(pieces):
+        write_image(tmp_path / f"{i}.png", piece)
+    with pytest.raises(PuzzleError, match="9 pieces, a 2x2 grid has 4 cells"):
+        Puzzle.load(tmp_path, 2)
+    (tmp_path / "8.png").unlink()
+    with pytest.raises(PuzzleError, match="fill no square grid"):
+        Puzzle.load(tmp_path)
+    assert len(Puzzle.load(tmp_path, 3, incomplete=True).pieces) == 8
+    Image.new("RGB", (5, 5)).save(tmp_path / "8.png")
+    with pytest.raises(PuzzleError, match="differ in size"):
+        Puzzle.load(tmp_path, 3)
+
+
+def test_puzzle_json_cannot_name_files_elsewhere(tmp_path):
+    record = {"grid": [2, 2], "pieces": ["../secret.png"] * 4, "truth": None}
+    (tmp_path / "puzzle.json").write_text(json.dumps(record))
+    with pytest.raises(PuzzleError, match="plain file names"):
+        Puzzle.load(tmp_path)
+    (tmp_path / "puzzle.json").write_text("{")
+    with pytest.raises(PuzzleError, match="damaged"):
+        Puzzle.load(tmp_path)
+
+
+def test_save_refuses_a_folder_with_other_files(photo, tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(PuzzleError, match="holds other files"):
+        Puzzle.from_image(photo, 2).save(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["letter.txt"]
