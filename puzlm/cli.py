@@ -168,47 +168,79 @@ def train(
 
 @app.command()
 def evaluate(
+    protocol: Annotated[str | None, typer.Option(help="A named benchmark; needs --data.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The benchmark's images.")] = None,
+    images: Annotated[list[Path] | None, typer.Option(help="Or any images, with --grid.")] = None,
     model: Model = None,
-    images: Annotated[list[Path] | None, typer.Option(help="Folder, image or tar.")] = None,
     grid: GridOption = "3",
     erode: Erode = 0.0,
     missing: Annotated[int, typer.Option(help="Pieces missing from each puzzle.")] = 0,
-    solver: SolverName = "seq2seq",
-    decode: Annotated[str, typer.Option(help="valid, greedy, beam or assign.")] = "valid",
+    solver: SolverName = "auto",
+    decode: Annotated[
+        str | None, typer.Option(help="The seq2seq alone: valid, greedy, beam or assign.")
+    ] = None,
     limit: Limit = None,
     seed: Annotated[int, typer.Option()] = 0,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="results.json to write.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure a solver: absolute, perfect and neighbour accuracy with 95 % intervals."""
-    import time
+    from puzlm.evaluate import evaluate as run
+    from puzlm.protocols import from_images, get_protocol
+    from puzlm.solver import load_solver
 
-    from puzlm.images import iter_images
-    from puzlm.metrics import absolute, bootstrap, neighbour, perfect
-    from puzlm.puzzle import Puzzle
-    from puzlm.solver import Solver
-
-    if not images:
-        raise SettingsError("give the images to cut: --images FOLDER")
-    engine = Solver.from_pretrained(model, solver=solver, decoding=decode)
-    puzzles = [Puzzle.from_image(image, grid, gap=erode, missing=missing, seed=seed + number)
-               for number, image in enumerate(iter_images(images, limit))]  # fmt: skip
-    start = time.perf_counter()
-    found = engine.solve_many(puzzles)
-    seconds = (time.perf_counter() - start) / len(puzzles)
-    pairs = [(f.positions, p.truth) for f, p in zip(found, puzzles, strict=True) if p.truth is not None]
-    columns = puzzles[0].grid[1]
-    scores = {
-        "absolute": bootstrap([absolute(*p) for p in pairs]),
-        "perfect": bootstrap([perfect(*p) for p in pairs]),
-        "neighbour": bootstrap([neighbour(*p, columns) for p in pairs]),
-    }
-    if as_json:
-        _print({**{k: v.as_dict() for k, v in scores.items()}, "puzzles": len(puzzles),
-                "solver": solver, "decode": decode, "seconds_per_puzzle": round(seconds, 4)})  # fmt: skip
+    chosen = "seq2seq" if decode and solver == "auto" else solver
+    if (protocol is None) == (not images):
+        raise SettingsError("give either --protocol NAME --data PATH, or --images PATH")
+    if protocol is not None:
+        if data is None:
+            raise SettingsError(f"--protocol {protocol}: needs --data, the benchmark's images")
+        rules, source = get_protocol(protocol), data
     else:
-        for name, value in scores.items():
-            print(f"{name:10s} {value} %")
-        print(f"{len(puzzles)} puzzles, {seconds:.3f} s each")
+        rules, source = from_images(images or [], grid, erode, missing, seed, limit)
+    engine = load_solver(chosen, model, decode or "valid")
+    with _progress("solving", limit, quiet=as_json) as tick:
+        found = run(engine, rules, source, limit=limit, output=output, solver_name=chosen,
+                    settings={"model": model, "decode": decode}, progress=tick)  # fmt: skip
+    if as_json:
+        _print({k: v for k, v in found.items() if k not in ("outcomes",)})
+    else:
+        for name in ("absolute", "perfect", "neighbour"):
+            value = found[name]
+            print(f"{name:10s} {value['value']:.1f} % [{value['low']:.1f}, {value['high']:.1f}]")
+        print(f"{found['puzzles']} puzzles, {found['seconds_per_puzzle']:.3f} s each")
+
+
+@app.command()
+def compare(
+    results: Annotated[list[Path], typer.Argument(help="Results files of `puzlm evaluate -o`.")],
+    markdown: Annotated[bool, typer.Option(help="Print Markdown.")] = False,
+    csv: Annotated[bool, typer.Option(help="Print CSV.")] = False,
+) -> None:
+    """Put results side by side, with paired tests and the published numbers."""
+    from puzlm.compare import compare as table
+
+    made = table(results)
+    print(made.as_markdown() if markdown else made.as_csv() if csv else made.as_text())
+
+
+@app.command()
+def analyze(
+    tokens: Annotated[list[Path], typer.Argument(help="Token files of `puzlm tokenize`.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
+    model: Model = None,
+    seed: Annotated[int, typer.Option()] = 0,
+    as_json: Json = False,
+) -> None:
+    """Entropy, Zipf, Heaps and more of token files, as JSON and figures."""
+    from puzlm import checkpoints
+    from puzlm.analyze import analyze as run
+
+    found = run(tokens, output, model=checkpoints.find(model) if model else None, seed=seed)
+    if as_json:
+        _print(found)
+    else:
+        print(f"figures and numbers in {output}")
 
 
 @app.command()

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from puzlm.tokenizer import PAD
+
 POSITION_OFFSET = 2  # BART's position table has two unused rows in front
 
 
@@ -27,9 +29,9 @@ def bart(net: Any, inputs: Tensor, decoder_inputs: Tensor, dtype: torch.dtype) -
     w = {name: p.to(dtype) for name, p in net.named_parameters()}
     heads = net.config.encoder_attention_heads
     table = w["model.shared.weight"]
-    x = F.embedding(inputs, table)
+    x = F.embedding(inputs, table, PAD)  # PAD learns nothing from being read, as in the library
     states = _encoder(w, x if inputs.ndim == 2 else x.sum(2), heads, net.config.encoder_layers)
-    y = _decoder(w, F.embedding(decoder_inputs, table), states, heads, net.config.decoder_layers)
+    y = _decoder(w, F.embedding(decoder_inputs, table, PAD), states, heads, net.config.decoder_layers)
     return F.linear(y, table), states
 
 

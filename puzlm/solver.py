@@ -4,8 +4,8 @@
 
     sum over pieces of log p(cell)  +  sum over touching pairs of their fit
 
-The encoder-decoder knows where pieces belong, the side model and the pixels know what touches.
-Pixels are asked only where borders really touch; the Solution says what was used.
+The encoder-decoder knows where pieces belong; the pixels, and for grids that it cannot read the
+side model, know what touches. The Solution says what was used.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ BATCH = {"valid": 64, "greedy": 64, "beam": 16, "assign": 16}  # puzzles read at
 WIDTH = 16  # hypotheses of the decoder's beam when `auto` asks for marginals
 TOP = 32  # arrangements whose scores make up the confidence of `auto`
 
-# Weights of `auto`, chosen on photos-val and art-val: docs/results.md, "Choosing the weights".
-FUSION = {"cells": 1.0, "sides": 0.3, "pixels": 0.5, "touch": 0.6, "temperature": 1.0}
+# Weights of `auto`, chosen on photos-val and art-val: docs/results.md, "Choosing the weights". The
+# pixel scores are log-ratios to the second best, so where borders are worn they fade by themselves.
+FUSION = {"cells": 1.0, "pixels": 1.0, "sides": 0.5, "temperature": 1.0}
 
 
 @dataclass(frozen=True)
@@ -141,14 +142,16 @@ class Solver:
 
         `given` fixes pieces in cells: {piece: cell}.
         """
-        return self.solve_many([as_puzzle(x, grid)], given=[given or {}])[0]
+        return self.solve_many([as_puzzle(x, grid)], given=None if given is None else [given])[0]
 
     def solve_many(
         self, puzzles: Iterable[Puzzle], *, given: Sequence[Given] | None = None
     ) -> list[Solution]:
         """Solve many puzzles, reading those of one grid together."""
         puzzles = list(puzzles)
-        fixed = [_check_given(g, p) for g, p in zip(given or [{}] * len(puzzles), puzzles, strict=True)]
+        if given is None:  # a protocol may give pieces away, the centre say
+            given = [p.settings.get("given") or {} for p in puzzles]
+        fixed = [_check_given(g, p) for g, p in zip(given, puzzles, strict=True)]
         if self.solver in ("classic", "random"):
             return [self._alone(p, g) for p, g in zip(puzzles, fixed, strict=True)]
         if self.solver == "bigram":
@@ -230,20 +233,18 @@ class Solver:
         n, w = len(puzzle.pieces), self.fusion
         right, below = np.zeros((n, n)), np.zeros((n, n))
         used: list[str] = []
-        if self.sides is not None and "sides" in use and n > 1:
+        if self.sides is not None and "sides" in use and n > 1 and read is None:
             from puzlm.bigram import side_symbols
 
             assert self.tokenizer is not None
             pair = self.sides.scores(side_symbols(self.tokenizer.encode(puzzle.pieces), self.tokenizer))
-            weight = w["sides"] if read is not None else 1.0
-            right, below = right + weight * pair[0], below + weight * pair[1]
+            right, below = w["sides"] * pair[0], w["sides"] * pair[1]
             used.append("side model")
         if "pixels" in use and n > 1:
             costs = classic.mgc(puzzle.pieces)
-            pixels = classic.scores(costs[0]), classic.scores(costs[1])
-            if touching(*pixels) >= w["touch"] or not used:
-                right, below = right + w["pixels"] * pixels[0], below + w["pixels"] * pixels[1]
-                used.append("pixels")
+            right = right + w["pixels"] * classic.scores(costs[0])
+            below = below + w["pixels"] * classic.scores(costs[1])
+            used.append("pixels")
         cells = None
         if read is not None:
             assert read[0].marginals is not None
@@ -308,22 +309,6 @@ def _by_piece(found: Decoded, order: NDArray[np.int64], row: int) -> _Read:
     )  # fmt: skip
 
 
-def touching(right: Any, below: Any) -> float:
-    """How clearly pixels tell which sides touch: mean score of the mutually best pairs.
-
-    Near 0 when the borders are worn away (the best is hardly better than the second best), above
-    1 when they touch.
-    """
-    best = []
-    for scores in (right, below):
-        i = np.arange(len(scores))
-        j = scores.argmax(1)
-        mutual = scores.argmax(0)[j] == i
-        best.append(scores[i, j][mutual])
-    values = np.concatenate(best)
-    return float(values.mean()) if len(values) else 0.0
-
-
 def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) -> Floats:
     """Share of a piece's neighbours that are its own first choice or it theirs."""
     total, good = np.zeros(len(positions)), np.zeros(len(positions))
@@ -375,3 +360,12 @@ def _by_size(puzzles: list[Puzzle], indices: list[int], most: int) -> list[list[
     for i in indices:
         groups.setdefault((puzzles[i].grid, len(puzzles[i].pieces)), []).append(i)
     return [g[k : k + most] for g in groups.values() for k in range(0, len(g), most)]
+
+
+def load_solver(name: str, model: str | None = None, decoding: str = "valid") -> Any:
+    """A function that solves a list of puzzles, by solver name or as `module:function`."""
+    if ":" in name:
+        from puzlm.evaluate import load_solver_function
+
+        return load_solver_function(name)
+    return Solver.from_pretrained(model, solver=name, decoding=decoding).solve_many

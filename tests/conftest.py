@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from puzlm.images import Pixels, read_image
 from puzlm.tokenizer import PieceTokenizer
+
+torch.set_num_threads(1)  # two threads on two busy cores wait for each other most of the time
 
 SAMPLES = Path(__file__).parents[1] / "puzlm" / "samples"
 

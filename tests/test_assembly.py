@@ -7,17 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puzlm.assembly import (
-    STEPS,
-    _board,
-    _rivals,
-    _rotate,
-    _tree,
-    assemble,
-    assemble_turned,
-    beam_search,
-    objective,
-)
+from puzlm.assembly import assemble, assemble_turned, beam_search, objective
+from puzlm.board import STEPS, _board, _rivals
+from puzlm.repair import _rotate, _tree
 
 
 def random_scores(n, seed):

@@ -1,0 +1,362 @@
+"""What the tokens say: entropy, Zipf, Heaps, and what touching borders know of each other.
+
+Pure functions from arrays to numbers. Knows no files and no figures; `analyze.py` has those. A
+"sequence" is one puzzle's symbols, (cells * b * F,).
+
+Intervals are 95 %. Where a bootstrap over puzzles shifts the estimate itself (a resample repeats
+puzzles, so it shows fewer symbols and more repeated pairs), only its spread is used: estimate
++- 1.96 standard errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.stats import rankdata
+
+from puzlm.tokenizer import PieceTokenizer, TokenizerSettings
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Result = dict[str, Any]
+Pairs = Sequence[tuple[Ints, Ints]]  # two sides of touching borders, for each token set
+
+RARE = 5  # symbols seen fewer times than this are rare
+SEEN = 20  # touching pairs a symbol needs before its neighbours are counted as known
+HEAPS_RANGE = (100, 10_000)  # tokens; beyond it k = 4096 is used up, below it nothing repeats
+
+
+# ---- entropy --------------------------------------------------------------------------------
+
+
+def entropy(sequences: NDArray[Any]) -> Floats:
+    """Shannon entropy in bits of each row of (rows, n), from the row's own frequencies."""
+    rows, n = sequences.shape
+    flat = np.sort(sequences, axis=1).reshape(-1)
+    fresh = np.r_[True, flat[1:] != flat[:-1]]
+    fresh[::n] = True
+    starts = np.flatnonzero(fresh)
+    counts = np.diff(np.r_[starts, rows * n])
+    result: Floats = np.log2(n) - np.bincount(starts // n, counts * np.log2(counts), rows) / n
+    return np.maximum(result, 0.0)  # rounding
+
+
+@cache
+def uniform_entropy(k: int, n: int, draws: int = 200, seed: int = 0) -> tuple[float, float, float]:
+    """Mean entropy of n tokens drawn uniformly from k, and the range that holds 95 % of draws."""
+    values = entropy(np.random.default_rng((seed, k, n)).integers(0, k, (draws, n)))
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(values.mean()), float(low), float(high)
+
+
+def entropy_growth(parts: NDArray[Any], k: int, lengths: Sequence[int], seed: int = 0) -> Result:
+    """Mean entropy of the first parts of sequences (puzzles, parts, size), in random order.
+
+    `lengths` counts parts; the last one stands for whole puzzles. `below_uniform` is the distance
+    to uniformly drawn sequences of that length. Any uneven vocabulary has one that grows, so
+    `shuffled` gives the entropy after all symbols change places with those of other puzzles: what
+    is missing from there to `mean` is what symbols of one picture share.
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permuted(np.tile(np.arange(parts.shape[1]), (len(parts), 1)), axis=1)
+    parts = np.take_along_axis(parts, order[:, :, None], 1)
+    mixed = rng.permutation(parts.reshape(-1)).reshape(parts.shape)
+    rows = []
+    for length in lengths:
+        values = entropy(parts[:, :length].reshape(len(parts), -1))
+        error = float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else 0.0
+        other = entropy(mixed[:, :length].reshape(len(parts), -1)).mean()
+        n = length * parts.shape[2]
+        rows.append((n, values.mean(), error, uniform_entropy(k, n)[0], other))
+    n, mean, error, uniform, other = np.array(rows).T
+    return {"tokens": n.astype(int), "mean": mean, "low": mean - 1.96 * error,
+            "high": mean + 1.96 * error, "uniform": uniform, "below_uniform": uniform - mean,
+            "shuffled": other, "bound": float(np.log2(k)), "bits": mean[-1]}  # fmt: skip
+
+
+# ---- Zipf -----------------------------------------------------------------------------------
+
+
+def zipf_fit(counts: NDArray[Any], first: int = 1, last: int | None = None) -> float:
+    """Maximum-likelihood s of p(rank) ~ rank^-s on ranks first .. last (default: all).
+
+    The likelihood peaks where the model's mean log-rank is the observed one.
+    """
+    ranked = np.sort(counts)[::-1][first - 1 : last].astype(float)
+    logs = np.log(np.arange(first, first + len(ranked)))
+    if len(ranked) < 2 or ranked.sum() == 0:
+        return float("nan")
+    wanted = float(ranked @ logs / ranked.sum())
+
+    def excess(s: float) -> float:
+        weights = np.exp(-s * (logs - logs[0]))
+        return float(weights @ logs / weights.sum()) - wanted
+
+    steepest = 30.0
+    return steepest if excess(steepest) >= 0 else float(brentq(excess, -1.0, steepest))
+
+
+def zipf(sequences: NDArray[Any], k: int, resamples: int = 100, seed: int = 0) -> Result:
+    """Frequency against rank of (puzzles, n) symbols below k, with the fit and how good it is.
+
+    The p-value draws as many independent tokens from the fitted law, ranks and fits them anew, and
+    asks how often their Kolmogorov-Smirnov distance is as large. Tokens of one picture are not
+    independent, so it is too small for them: read the distance first. Ranks come from the counts
+    they explain, which steepens the fit (0.02 at 54,000 tokens of 4096 symbols with s = 0.5); the
+    same draws measure that, and the exponent is freed of it.
+    """
+    rng = np.random.default_rng(seed)
+    counts = np.bincount(sequences.reshape(-1), minlength=k)
+    n, s = int(counts.sum()), zipf_fit(counts)
+    draws = (rng.integers(0, len(sequences), len(sequences)) for _ in range(resamples))
+    again = [zipf_fit(np.bincount(sequences[d].reshape(-1), minlength=k)) for d in draws]
+    law = np.arange(1, k + 1) ** -s / np.sum(np.arange(1, k + 1) ** -s)
+
+    def distance(ranked: NDArray[Any], law: Floats) -> float:
+        return float(np.abs(np.cumsum(ranked) / ranked.sum() - np.cumsum(law)).max())
+
+    ranked = np.sort(counts)[::-1]
+    observed, larger, refits = distance(ranked, law), 0, []
+    for _ in range(resamples):
+        drawn = np.sort(rng.multinomial(n, law))[::-1]
+        refits.append(zipf_fit(drawn))
+        fitted = np.arange(1, k + 1) ** -refits[-1]
+        larger += distance(drawn, fitted / fitted.sum()) >= observed
+    bias = float(np.mean(refits)) - s
+    spots = _spaced(1, int((counts > 0).sum()))
+    edges = [1, max(2, k // 64), max(3, k // 4), k]
+    return {
+        "exponent": _around(s - bias, float(np.std(again))), "ranking_bias": bias,
+        "ks_distance": observed,
+        "p_value": (1 + larger) / (1 + resamples),
+        # A true power law has one slope everywhere; a rising one is a tail that thins out.
+        "slopes": [{"ranks": [a, b], "exponent": zipf_fit(counts, a, b)}
+                   for a, b in zip(edges, edges[1:], strict=False)],
+        "tail_share": {"ranks": [k // 2 + 1, k], "observed": ranked[k // 2 :].sum() / n,
+                       "fitted": law[k // 2 :].sum()},
+        "dead": int((counts == 0).sum()), "rare": int(((counts > 0) & (counts < RARE)).sum()),
+        "rank": spots, "frequency": ranked[spots - 1] / n, "fitted_frequency": law[spots - 1],
+    }  # fmt: skip
+
+
+# ---- Heaps ----------------------------------------------------------------------------------
+
+
+def heaps(sequences: NDArray[Any], shuffles: int = 40, seed: int = 0) -> Result:
+    """Distinct symbols against tokens read, (puzzles, n), mean over shuffles of the puzzles.
+
+    beta is the least-squares slope of log distinct on log tokens over HEAPS_RANGE, or as far as
+    nine tenths of the tokens go; its interval leaves out a tenth of the puzzles at a time
+    (jackknife).
+    """
+    rng = np.random.default_rng(seed)
+    total, groups = sequences.size, min(10, len(sequences))
+    low = min(HEAPS_RANGE[0], max(1, total // 10))
+    high = min(HEAPS_RANGE[1], max(low + 1, total * 9 // 10))
+    spots, inside = _spaced(1, total), np.unique(np.geomspace(low, high, 40).astype(int))
+    need = -(-high // sequences.shape[1])  # puzzles
+
+    def distinct(order: Ints, at: Ints) -> Ints:
+        first = np.unique(sequences[order].reshape(-1), return_index=True)[1]
+        return np.searchsorted(np.sort(first), at)
+
+    curves, fits = [], []  # each shuffle: its curve; the fitted stretch of all, and of all but one
+    for _ in range(shuffles):
+        order = rng.permutation(len(sequences))
+        curves.append(distinct(order, spots))
+        kept = [order, *(order[order % groups != g] for g in range(groups) if groups > 1)]
+        fits.append([distinct(o[:need], inside) for o in kept])
+    logs = np.log(np.mean(fits, axis=0))
+    beta, *others = np.polyfit(np.log(inside), logs.T, 1)[0]
+    error = np.sqrt((groups - 1) * np.var(others)) if others else 0.0
+    return {"beta": _around(beta, error), "range": [low, high], "tokens": spots,
+            "distinct": np.mean(curves, axis=0)}  # fmt: skip
+
+
+# ---- touching borders -----------------------------------------------------------------------
+
+
+def touching(tokens: NDArray[Any], grid: tuple[int, int], settings: TokenizerSettings) -> Any:
+    """First symbols on the two sides of every inner border: two (puzzles, borders, B) arrays.
+
+    Right sides face left sides, bottoms face tops; both sides are read in the same direction.
+    """
+    from puzlm.bigram import side_symbols
+
+    sides = side_symbols(tokens, PieceTokenizer(settings))[..., 0]
+    cell = np.arange(grid[0] * grid[1]).reshape(grid)
+    pairs = [(cell[:, :-1], 1, cell[:, 1:], 3), (cell[:-1], 2, cell[1:], 0)]
+    first = [sides[:, a.reshape(-1), out] for a, out, _, _ in pairs]
+    second = [sides[:, b.reshape(-1), into] for _, _, b, into in pairs]
+    return np.concatenate(first, 1), np.concatenate(second, 1)
+
+
+def plug_in_information(first: NDArray[Any], second: NDArray[Any], classes: int) -> float:
+    """Mutual information in bits of the observed frequencies; biased upwards."""
+    joint = np.bincount(first.reshape(-1) * classes + second.reshape(-1), minlength=classes**2)
+    p = joint.reshape(classes, classes) / joint.sum()
+    expected = p.sum(1, keepdims=True) * p.sum(0, keepdims=True)
+    seen = p > 0
+    return float((p[seen] * np.log2(p[seen] / expected[seen])).sum())
+
+
+def mutual_information(
+    first: NDArray[Any], second: NDArray[Any], classes: int, resamples: int = 20, seed: int = 0
+) -> Result:
+    """Mutual information in bits between paired classes (puzzles, pairs), with its interval.
+
+    Corrected by subtracting what is left after the second half is shuffled over all puzzles. That
+    keeps both marginals and so measures the bias at just these frequencies; Miller-Madow knows the
+    bias only where every joint cell is well filled, which 64 x 64 cells are not.
+    """
+    rng = np.random.default_rng(seed)
+    first, second = first.reshape(len(first), -1), second.reshape(len(second), -1)
+    first, second = first.astype(np.int64), second.astype(np.int64)
+    plain, flat = plug_in_information(first, second, classes), second.reshape(-1)
+    bias = float(np.mean([plug_in_information(first, rng.permutation(flat), classes)
+                          for _ in range(resamples)]))  # fmt: skip
+    draws = [rng.integers(0, len(first), len(first)) for _ in range(resamples)]
+    spread = np.std([plug_in_information(first[d], second[d], classes) for d in draws])
+    return {**_around(plain - bias, float(spread)), "plug_in": plain, "bias": bias}
+
+
+def border_information(
+    tokens: NDArray[Any], grid: tuple[int, int], settings: TokenizerSettings, labels: Ints
+) -> Result:
+    """How much touching borders know of each other, given a class for each symbol (k,).
+
+    `touching` pairs facing positions, `same_picture` a side with another side of its picture
+    (what the picture's colours alone tell), `offset` positions further along the facing side,
+    `own_border` positions of one piece that many steps apart on its walk.
+    """
+    classes = int(labels.max()) + 1
+    a, b = (labels[side] for side in touching(tokens, grid, settings))
+    B, walk = a.shape[2], labels[tokens[..., 0]]
+    result: Result = {"classes": classes, "pairs": int(a.size),
+                      "entropy": plug_in_information(a, a, classes),
+                      "touching": mutual_information(a, b, classes)}  # fmt: skip
+    result["same_picture"] = mutual_information(a, np.roll(b, a.shape[1] // 2, 1), classes)
+    result["offset"] = [result["touching"]] + [
+        mutual_information(np.concatenate([a[..., : B - d], a[..., d:]], 1),
+                           np.concatenate([b[..., d:], b[..., : B - d]], 1), classes)
+        for d in range(1, B)
+    ]  # fmt: skip
+    if settings.clockwise:
+        result["own_border"] = [mutual_information(walk, np.roll(walk, -d, 2), classes)
+                                for d in range(1, walk.shape[2] // 2 + 1)]  # fmt: skip
+    return result
+
+
+def equal_super_tokens(tokens: NDArray[Any]) -> Result:
+    """Share of pieces (puzzles, cells, b, F) whose super-token another piece has too."""
+
+    def shared(groups: NDArray[Any]) -> float:
+        _, inverse, counts = np.unique(groups, axis=0, return_inverse=True, return_counts=True)
+        return float((counts[inverse.reshape(-1)] > 1).mean())
+
+    words = tokens.reshape(tokens.shape[0] * tokens.shape[1], -1)
+    puzzle = np.repeat(np.arange(len(tokens)), tokens.shape[1])
+    return {"in_same_puzzle": shared(np.column_stack([puzzle, words])), "in_set": shared(words)}
+
+
+# ---- embeddings -----------------------------------------------------------------------------
+
+
+def pair_scores(pairs: Pairs, known: Ints, labels: Ints) -> Floats:
+    """Score how well known symbols fit together, (known, known), from touching pairs.
+
+    Two symbols hardly ever meet twice among k^2 pairs, so the score asks how often each touches
+    the other's class (labels, (k,)): pointwise mutual information in bits, the mean of both ways,
+    shrunk by one count to log2 (seen + 1) / (expected + 1). Give every symbol its own class for
+    the plain score.
+    """
+    k, classes = len(labels), int(labels.max()) + 1
+    place = np.full(k, -1)
+    place[known] = np.arange(len(known))
+    seen = np.zeros(len(known) * classes)
+    for pair in pairs:
+        for a, b in (pair, pair[::-1]):
+            rows = place[a.reshape(-1)]
+            cells = rows * classes + labels[b.reshape(-1)]
+            seen += np.bincount(cells[rows >= 0], minlength=seen.size)
+    counts = touch_counts(pairs, k)
+    expected = np.outer(counts[known], np.bincount(labels, counts)) / max(1, counts.sum())
+    one_way = np.log2((seen.reshape(expected.shape) + 1) / (expected + 1))[:, labels[known]]
+    scores: Floats = (one_way + one_way.T) / 2
+    return scores
+
+
+def touch_counts(pairs: Pairs, k: int) -> Ints:
+    """How often each symbol touches another one, (k,)."""
+    return sum((np.bincount(side.reshape(-1), minlength=k) for pair in pairs for side in pair),
+               np.zeros(k, np.int64))  # fmt: skip
+
+
+def partial_spearman(x: Floats, y: Floats, given: Floats | None = None) -> float:
+    """Rank correlation of x and y; of what is left of both after the ranks of `given`."""
+    ranks = [rankdata(v) for v in (x, y, *([] if given is None else [given]))]
+    r = np.corrcoef(ranks)
+    if given is None:
+        return float(r[0, 1])
+    return float((r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt((1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2)))
+
+
+def embedding_geometry(
+    embeddings: dict[str, Floats], looks: Floats, scores: Floats,
+    halves: tuple[Floats, Floats] | None = None, sample: int = 20_000, seed: int = 0,
+) -> Result:  # fmt: skip
+    """Ask whether near embeddings look alike or fit together: rank correlations over pairs.
+
+    Row i of every table is the same known symbol. Half of the sampled pairs touch more often than
+    chance, half are drawn blindly. Closeness is cosine for embeddings, minus distance for looks.
+    `only_` rows take the other explanation out. Pairs share symbols, so intervals count symbols.
+    `halves` are scores of two halves of the puzzles: their agreement says how well fit is known,
+    and so how far its correlations can reach.
+    """
+    rng = np.random.default_rng(seed)
+    fits = np.argwhere(np.triu(scores > 0.5, 1))
+    if len(looks) < 10 or not len(fits):
+        return {"skipped": f"fewer than 10 symbols touch {SEEN} others; give more puzzles"}
+    blind = rng.integers(0, len(looks), (sample // 2, 2))
+    drawn = np.concatenate([fits[rng.integers(0, len(fits), sample // 2)], blind])
+    i, j = drawn[drawn[:, 0] != drawn[:, 1]].T
+    near, fit = -np.linalg.norm(looks[i] - looks[j], axis=1), scores[i, j]
+    result: Result = {"symbols": len(looks), "pairs": len(i),
+                      "looks_and_compatibility": partial_spearman(near, fit)}  # fmt: skip
+    if halves is not None:
+        r = partial_spearman(halves[0][i, j], halves[1][i, j])
+        result["compatibility_reliability"] = 2 * r / (1 + r)  # Spearman-Brown: of the whole
+    for name, table in embeddings.items():
+        close = (unit_rows(table)[i] * unit_rows(table)[j]).sum(1)
+        rows = {"looks": (near, None), "compatibility": (fit, None), "only_looks": (near, fit),
+                "only_compatibility": (fit, near)}  # fmt: skip
+        result[name] = {key: _around(partial_spearman(close, y, given), 1 / np.sqrt(len(looks)))
+                        for key, (y, given) in rows.items()}  # fmt: skip
+    return result
+
+
+def unit_rows(table: Floats) -> Floats:
+    """Scale every row to length 1."""
+    result: Floats = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
+    return result
+
+
+def nearest_symbols(closeness: Floats, queries: Ints, count: int = 4) -> Ints:
+    """The rows closest to each query, (queries, count), by closeness (queries, rows)."""
+    near = closeness.copy()
+    near[np.arange(len(queries)), queries] = -np.inf
+    return np.argsort(-near, axis=1, kind="stable")[:, :count]
+
+
+def _around(value: float, error: float) -> Result:
+    return {"value": value, "low": value - 1.96 * error, "high": value + 1.96 * error}
+
+
+def _spaced(low: int, high: int, count: int = 60) -> Ints:
+    """Whole numbers from low to high, evenly spaced on a log axis."""
+    return np.unique(np.rint(np.geomspace(low, max(low, high), count)).astype(np.int64))

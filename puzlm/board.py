@@ -1,0 +1,179 @@
+"""Evidence about pairs and cells in the shape a search reads. Knows no search, pixels or models.
+
+A layout is (rows * columns + 1,) candidates by cell, the last one void. Pieces of unknown
+orientation (Type 2) are `turns=4` candidates each: candidate `t * n + i` is piece `i` after `t`
+quarter turns counter-clockwise (`np.rot90(piece, t)`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating]
+Scores = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+# Counter-clockwise from the right, so that a quarter turn adds one.
+RIGHT, ABOVE, LEFT, BELOW = range(4)
+STEPS = np.array([[0, 1], [-1, 0], [0, -1], [1, 0]])  # (row, column) of each direction
+
+
+@dataclass(frozen=True)
+class _Board:
+    """Hold the evidence in the shape the search reads: one void candidate, no infinities.
+
+    toward[d]: (m + 1, m + 1), row q = scores of every candidate in direction d of q; candidate
+    m = n * turns is the void (a hole, or outside the frame) and scores 0 against everything.
+    cells: (rows * columns, m + 1). around: (rows * columns, 4), the cell in each direction, or
+    rows * columns where there is none.
+    """
+
+    toward: tuple[Scores, Scores, Scores, Scores]
+    cells: Scores
+    around: Ints
+    rows: int
+    columns: int
+    n: int
+    turns: int
+    given: dict[int, int]
+
+    @property
+    def void(self) -> int:
+        return self.n * self.turns
+
+    def local(self, layout: Ints, where: Ints, candidates: Ints) -> Scores:
+        """Score candidates in each of the cells `where`: (len(where), len(candidates))."""
+        near = layout[self.around[where]]
+        if 4 * len(candidates) > self.void:  # whole rows are then cheaper to read
+            result = self.cells[where]
+            for direction in range(4):
+                result += self.toward[(direction + 2) % 4][near[:, direction]]
+            return result[:, candidates]
+        result = self.cells[where[:, None], candidates]
+        for direction in range(4):
+            result += self.toward[(direction + 2) % 4][near[:, direction, None], candidates]
+        return result
+
+    def value(self, layout: Ints) -> float:
+        """Score a layout: (rows * columns + 1,) candidates by cell, the last one void."""
+        own = layout[:-1]
+        total = self.cells[np.arange(len(own)), own].sum(dtype=np.float64)
+        for direction in (RIGHT, BELOW):
+            near = layout[self.around[:, direction]]
+            total += self.toward[direction][own, near].sum(dtype=np.float64)
+        return float(total)
+
+
+def _board(
+    right: Floats,
+    below: Floats,
+    grid: tuple[int, int],
+    cells: Floats | None,
+    given: Mapping[int, int] | None,
+    turns: int = 1,
+) -> _Board:
+    """Check the evidence and lay it out for the search.
+
+    With holes, log scores (all negative) would reward spreading the pieces apart. So all pair
+    scores are then shifted such that a hole is worth as much as the typical runner-up: less than
+    a true neighbour, more than a wrong one.
+    """
+    rows, columns = grid
+    m = len(right)
+    n = m // turns
+    if rows < 1 or columns < 1:
+        raise ValueError(f"grid is {rows}x{columns}; give at least 1 row and 1 column")
+    if m == 0 or m % turns or right.shape != (m, m) or below.shape != (m, m):
+        raise ValueError(
+            f"right is {right.shape} and below {below.shape}; give two equal square matrices"
+        )
+    if cells is not None and cells.shape != (n, rows * columns):
+        raise ValueError(f"cells is {cells.shape}; give {(n, rows * columns)}, pieces by cells")
+    given = {int(piece): int(cell) for piece, cell in (given or {}).items()}
+    if any(not (0 <= p < n and 0 <= c < rows * columns) for p, c in given.items()):
+        raise ValueError(f"given is {given}; give pieces below {n}, cells below {rows * columns}")
+    if len(set(given.values())) < len(given):
+        raise ValueError(f"given is {given}; give every piece a cell of its own")
+
+    same = np.arange(m)
+    pairs = []
+    for scores in (right, below):
+        padded = np.zeros((m + 1, m + 1), np.float32)
+        padded[:m, :m] = scores
+        for turn in range(turns):  # a piece is never its own neighbour, however turned
+            padded[same, (same + turn * n) % m] = -np.inf
+        pairs.append(padded)
+    low = min(float(p.min(where=np.isfinite(p), initial=np.inf)) for p in pairs)
+    high = max(float(p.max(where=np.isfinite(p), initial=-np.inf)) for p in pairs)
+    floor = low - 2 * (high - low) - 1  # forbidden, yet finite: sums stay comparable
+    hole = 0.0
+    if 1 < n < rows * columns:
+        second = [np.partition(p[:m, :m], m - 2, axis=1)[:, m - 2] for p in pairs]
+        hole = float(np.median(np.concatenate(second)))
+        hole = hole if np.isfinite(hole) else low
+    for padded in pairs:
+        np.maximum(padded, floor, out=padded)
+        padded[:m, :m] -= hole
+
+    absolute = np.zeros((rows * columns, m + 1), np.float32)
+    if cells is not None:
+        known = cells[np.isfinite(cells)]
+        least = 2 * float(known.min()) - float(known.max()) - 1 if known.size else 0.0
+        absolute[:, :m] = np.tile(np.maximum(cells, least).T, turns)
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    around = np.empty((rows * columns, 4), np.int64)
+    for direction, (down, along) in enumerate(STEPS):
+        r, c = row + down, column + along
+        inside = (r >= 0) & (r < rows) & (c >= 0) & (c < columns)
+        around[:, direction] = np.where(inside, r * columns + c, rows * columns)
+    to_right, to_below = pairs
+    toward = (
+        to_right,
+        np.ascontiguousarray(to_below.T),
+        np.ascontiguousarray(to_right.T),
+        to_below,
+    )
+    return _Board(toward, absolute, around, rows, columns, n, turns, given)
+
+
+def _positions(board: _Board, layout: Ints) -> tuple[Ints, Ints]:
+    positions = np.full(board.n, -1, np.int64)
+    turns = np.zeros(board.n, np.int64)
+    cells = np.flatnonzero(layout[:-1] != board.void)
+    positions[layout[cells] % board.n] = cells
+    turns[layout[cells] % board.n] = layout[cells] // board.n
+    return positions, turns
+
+
+def _with_given(board: _Board, layout: Ints) -> Ints:
+    layout[list(board.given.values())] = list(board.given)
+    return layout
+
+
+def _rivals(board: _Board) -> Scores:
+    """Find the best and second-best score of every side: (4, m + 1, 2)."""
+    m = board.void
+    tops = np.full((4, m + 1, 2), -np.inf, np.float32)
+    for direction in range(4 if m > 1 else 0):
+        scores = np.partition(board.toward[direction][:m, :m], m - 2, axis=1)
+        tops[direction, :m] = scores[:, : -3 if m > 2 else None : -1]
+    return tops
+
+
+def _certainty(board: _Board, rivals: Scores, own: Ints, near: Ints, direction: int) -> Scores:
+    """Measure by how much each pair beats the best rival on either of its sides; -inf with void.
+
+    Positive for best buddies only. In log scores this is Gallagher's ratio to the second best.
+    """
+    score = board.toward[direction][own, near]
+    first, second = rivals[direction][own], rivals[(direction + 2) % 4][near]
+    result = np.full(len(own), np.inf, np.float32)
+    for tops in (first, second):
+        result = np.minimum(result, score - np.where(score < tops[:, 0], tops[:, 0], tops[:, 1]))
+    result[(own == board.void) | (near == board.void)] = -np.inf
+    return result

@@ -1,0 +1,401 @@
+"""The named benchmarks: geometry, erosion, seed, what is scored. numpy + Pillow only.
+
+A puzzle depends on (protocol.seed, index) and its image alone, so every solver sees the same
+puzzles on any machine. All protocols share a seed: image 7 is shuffled the same way with and
+without erosion, and results on it can be paired.
+
+An image at least as large as the protocol's is resized (Lanczos, short side) and centre-cropped.
+A smaller one is never enlarged, that would invent pixels: the geometry is scaled to it instead
+(jpwleg-3 on 264 px: everything times 264/398, so pieces of 64 and gaps of 32 px), rounded so that
+all pieces are equal. `Puzzle.settings["scale"]` (1.0: as published) goes to the results.
+
+The released JPwLEG files hold `(n, 288, 288, 3)` uint8 pictures whose pieces are already shuffled
+(480 for 5x5), the centre piece in place, and labels `(n, 8, 8)` (24 for 5x5), one-hot:
+label[i, j] says that the i-th non-centre piece belongs in the j-th non-centre cell.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from puzlm.errors import ImageError, PuzzleError, SettingsError, nearest
+from puzlm.images import IMAGE_SUFFIXES, Pixels, iter_blobs, iter_images, read_image
+from puzlm.puzzle import (
+    Geometry,
+    Grid,
+    Positions,
+    Puzzle,
+    cut,
+    cut_at,
+    draw_offsets,
+    parse_grid,
+)
+
+MIN_PIECE = 4  # pixels; below that a "piece" holds nothing to solve by
+
+
+@dataclass(frozen=True)
+class Published:
+    """A number from a paper, in percent; None where the paper gives none."""
+
+    method: str
+    absolute: float | None
+    perfect: float | None
+    neighbour: float | None
+    source: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One benchmark. Lengths are pixels; a gap is the distance between two unmoved pieces."""
+
+    name: str
+    grid: Grid
+    resize: int  # the short side is brought to this; 0: the image is taken as it is
+    crop: int  # then the centre square of this side is taken ...
+    size: int  # ... and resized to this, the side the geometry speaks of
+    cell: int
+    piece: int
+    gap: int
+    jitter: bool = False  # pieces lie anywhere in their cells, not in the middle
+    restore: bool = False  # eroded pieces are resized to the cell again
+    missing: int = 0
+    scored: str = "all"  # "all", "present" (some are missing), "non-centre" (the centre is given)
+    seed: int = 0
+    released: str = ""  # ready-made files: the JPwLEG file suffix, or "csv"
+    papers: tuple[str, ...] = ()
+    published: tuple[Published, ...] = ()
+
+    def settings(self) -> dict[str, Any]:
+        """Give everything that defines the puzzles and the score, for a results file."""
+        record = asdict(replace(self, papers=(), published=()))
+        del record["papers"], record["published"]
+        return {**record, "grid": list(self.grid)}
+
+
+_RG = "RG-LNS (under review)"
+_PUZLM = "PuzLM paper"
+_JPWLEG = ("JPwLEG (AAAI 2023)", _PUZLM, _RG)
+_LSEJ = ("ImageNet-LSEJ", _RG)
+
+
+def _all() -> Iterator[Protocol]:
+    plain = Protocol(
+        "imagenet-3x3", (3, 3), 288, 288, 288, 96, 96, 0, papers=(_PUZLM,),
+        published=(Published("PuzLM", 92.2, 87.1, None, _PUZLM,
+                             "pieces of at least 76 px; image size not given"),),
+    )  # fmt: skip
+    yield plain
+    for count in (1, 2, 3):
+        name = f"imagenet-3x3-missing-{count}"
+        yield replace(plain, name=name, missing=count, scored="present", published=())
+    yield replace(
+        plain, name="imagenet-3x3-eroded", piece=64, gap=32, papers=("JPDVT (CVPR 2024)", _PUZLM),
+        published=(Published("JPDVT", 83.3, 68.7, None, "JPDVT (CVPR 2024)"),
+                   Published("JPDVT", 80.0, 67.9, None, "independent run", "100 k images")),
+    )  # fmt: skip
+    yield Protocol(
+        "imagenet-3x3-cfn", (3, 3), 256, 255, 255, 85, 64, 21, jitter=True,
+        papers=("CFN (Noroozi and Favaro, ECCV 2016)", "Wei et al. (CVPR 2019), centre tiles"),
+    )  # fmt: skip
+    yield Protocol(
+        "imagenet-3x3-fcvit", (3, 3), 256, 224, 225, 75, 64, 11, jitter=True, restore=True,
+        papers=("FCViT",),
+        published=(Published("FCViT", 90.6, 78.9, None, "FCViT"),
+                   Published("FCViT", 83.7, 66.8, None, "independent run", "50 k images")),
+    )  # fmt: skip
+    three = Protocol("jpwleg-3", (3, 3), 398, 398, 398, 144, 96, 48,
+                     released="48gap_33", papers=_JPWLEG)  # fmt: skip
+    five = Protocol(
+        "jpwleg-5", (5, 5), 534, 534, 534, 108, 96, 12, released="12gap_55", papers=_JPWLEG,
+        published=(Published("RG-LNS", 69.1, 60.7, 90.9, _RG),
+                   Published("RG-LNS before repair (LP)", 63.6, 52.2, 86.4, _RG),
+                   Published("PuzLM", 72.1, 32.5, None, _PUZLM),
+                   Published("DiffAssemble", 63.0, 16.4, None, _RG),
+                   Published("FCViT", 43.2, 2.5, None, _RG),
+                   Published("PuzzleFlow", 29.0, 0.0, None, _RG)),
+    )  # fmt: skip
+    for open_centre in (three, five):
+        yield open_centre
+        name = f"{open_centre.name}-fixed-centre"
+        yield replace(open_centre, name=name, scored="non-centre", published=(),
+                      papers=("JPwLEG (AAAI 2023)",))  # fmt: skip
+    lsej = Protocol("imagenet-lsej-10x10-2", (10, 10), 500, 500, 500, 50, 46, 4,
+                    restore=True, papers=_LSEJ)  # fmt: skip
+    yield replace(lsej, published=(
+        Published("RG-LNS", 86.7, 55.9, 92.1, _RG, "best of each measure"),
+        Published("RG-LNS before repair (LP)", 80.9, 44.9, 88.5, _RG),
+        Published("Edge2Vec", 55.7, 18.2, 75.3, _RG),
+        Published("MGC-Gallagher", 39.9, 8.3, 62.8, _RG),
+    ))  # fmt: skip
+    yield replace(lsej, name="imagenet-lsej-10x10-5", piece=40, gap=10, published=(
+        Published("RG-LNS", 59.8, 23.2, 77.6, _RG, "best of each measure"),
+        Published("RG-LNS before repair (LP)", 39.2, 9.2, 63.1, _RG),
+        Published("MGC-Gallagher", 3.1, 0.0, 23.7, _RG),
+    ))  # fmt: skip
+    for name, grid, paper in (
+        ("mit-432", (18, 24), "Cho et al. (CVPR 2010)"),
+        ("mcgill-540", (20, 27), "Pomeranz et al. (CVPR 2011)"),
+        ("bgu-805", (23, 35), "Pomeranz et al. (CVPR 2011)"),
+        ("bgu-2360", (40, 59), "Pomeranz et al. (CVPR 2011)"),
+        ("bgu-3300", (50, 66), "Pomeranz et al. (CVPR 2011)"),
+    ):
+        papers = (paper, "Gallagher (CVPR 2012)")
+        yield Protocol(f"classic-{name}", grid, 0, 0, 0, 28, 28, 0, papers=papers)
+    yield Protocol("kaggle-3x3", (3, 3), 201, 201, 201, 67, 67, 0, released="csv",
+                   papers=("github.com/cansakiroglu/Puzzle-Solver",))  # fmt: skip
+
+
+PROTOCOLS: dict[str, Protocol] = {protocol.name: protocol for protocol in _all()}
+
+
+def get_protocol(name: str) -> Protocol:
+    """Look a protocol up by name."""
+    if name not in PROTOCOLS:
+        raise SettingsError(f"protocol '{name}' does not exist; {nearest(name, PROTOCOLS)}")
+    return PROTOCOLS[name]
+
+
+def prepare(protocol: Protocol, image: Pixels) -> tuple[Pixels, Geometry, float]:
+    """Resize and crop an image and lay the grid on it; the last value is the geometry's scale."""
+    height, width = image.shape[:2]
+    if not protocol.resize:
+        grid = height // protocol.cell, width // protocol.cell
+        cells = protocol.grid[0] * protocol.grid[1]
+        if grid[0] * grid[1] != cells:
+            raise PuzzleError(
+                f"{protocol.name}: an image of {width} x {height} pixels gives {grid[0]}x{grid[1]} "
+                f"pieces of {protocol.cell} px, the set has {cells}; use the set's own images"
+            )
+        return image, Geometry(grid, (protocol.cell,) * 2, (protocol.piece,) * 2, (0, 0)), 1.0
+    short, side = min(height, width), protocol.crop
+    if short < protocol.resize:
+        side = protocol.crop * short // protocol.resize
+    elif short > protocol.resize:
+        factor = protocol.resize / short
+        image = _resized(image, (round(height * factor), round(width * factor)))
+    top, left = (image.shape[0] - side) // 2, (image.shape[1] - side) // 2
+    image = image[top : top + side, left : left + side]
+    if short >= protocol.resize and side != protocol.size:
+        image, side = _resized(image, (protocol.size,) * 2), protocol.size
+    return image, _scaled(protocol, side), side / protocol.size
+
+
+def _scaled(protocol: Protocol, side: int) -> Geometry:
+    scale, count = side / protocol.size, protocol.grid[0]
+    cell = round(protocol.cell * scale)
+    gap = max(1, round(protocol.gap * scale)) if protocol.gap else 0
+    # Rounding up may reach beyond the image. Only jitter uses the outer half gaps.
+    unused = 0 if protocol.jitter else gap
+    while count * cell - unused > side:
+        cell -= 1
+    if cell - gap < MIN_PIECE:
+        raise PuzzleError(
+            f"{protocol.name}: {side} px are too few for {count}x{count} pieces; use larger images"
+        )
+    origin = (side - (count * cell - unused)) // 2 - unused // 2
+    return Geometry(protocol.grid, (cell, cell), (cell - gap,) * 2, (origin, origin))
+
+
+def _resized(image: Pixels, size: tuple[int, int]) -> Pixels:
+    return np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.LANCZOS))
+
+
+def make_puzzle(protocol: Protocol, image: Pixels, index: int) -> Puzzle:
+    """Cut, erode, drop and shuffle image number `index` (height, width, 3) of a benchmark.
+
+    With a fixed centre `settings["given"]` is {piece: cell} of the one piece not scored.
+    """
+    rng = np.random.default_rng((protocol.seed, index))
+    image, where, scale = prepare(protocol, image)
+    cells = where.grid[0] * where.grid[1]
+    order = rng.permutation(cells)[: cells - protocol.missing]
+    offsets = draw_offsets(where, rng, protocol.jitter)
+    pieces = cut_at(image, where, offsets)[order]
+    if protocol.restore:
+        pieces = np.stack([_resized(piece, where.cell) for piece in pieces])
+    settings = {"scale": round(scale, 4), "cell": where.cell[0], "piece": where.piece[0]}
+    return _finish(protocol, pieces, where.grid, order.astype(np.int64), index, settings
+                   | ({"offsets": offsets[order].tolist()} if protocol.jitter else {}))  # fmt: skip
+
+
+def _finish(
+    protocol: Protocol,
+    pieces: Pixels,
+    grid: Grid,
+    truth: Positions,
+    index: int,
+    settings: dict[str, Any],
+) -> Puzzle:
+    settings = {"protocol": protocol.name, "seed": [protocol.seed, index], **settings}
+    if protocol.scored == "non-centre":
+        centre = grid[0] * grid[1] // 2
+        settings["given"] = {int(np.flatnonzero(truth == centre)[0]): centre}
+    return Puzzle(pieces, grid, truth, settings=settings)
+
+
+def _named(puzzle: Puzzle, name: str, *data: bytes) -> Puzzle:
+    """Note which image a puzzle came from, so that a results file can prove it."""
+    digest = hashlib.sha256(name.encode("utf-8", "replace"))
+    for part in data:
+        digest.update(part)
+    settings = {**puzzle.settings, "name": name, "digest": digest.hexdigest()}
+    return replace(puzzle, settings=settings)
+
+
+def _spread(count: int, limit: int | None) -> list[int]:
+    """Choose evenly spaced items: the first ones would be a single class of ImageNet."""
+    if limit is None or limit >= count:
+        return list(range(count))
+    return [i * count // limit for i in range(limit)]
+
+
+def read_data(
+    path: str | Path, protocol: Protocol, limit: int | None = None
+) -> Iterator[tuple[int, Puzzle]]:
+    """Yield (index, puzzle) from what people have: folders, tars, JPwLEG .npy, kaggle CSV.
+
+    A folder may be flat or in torchvision's layout. `limit` takes evenly spaced items (the first
+    ones of a tar); their indices, hence their puzzles, are those of a run without limit.
+    """
+    path = Path(path)
+    if limit is not None and limit < 1:
+        raise SettingsError(f"limit {limit}: give 1 or more, or leave it out for all")
+    if not path.exists():
+        raise ImageError(f"{path}: no such file or folder")
+    if protocol.released == "csv":
+        yield from _read_csv(path, protocol, limit)
+    elif path.suffix == ".npy" or (path.is_dir() and any(path.glob("*_img_*gap_*.npy"))):
+        yield from _read_npy(path, protocol, limit)
+    else:
+        yield from _read_images(path, protocol, limit)
+
+
+def _read_images(path: Path, protocol: Protocol, limit: int | None) -> Iterator[tuple[int, Puzzle]]:
+    index = -1
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+        for index in _spread(len(files), limit):
+            ((label, blob),) = iter_blobs([files[index]])
+            puzzle = make_puzzle(protocol, read_image(blob, name=label), index)
+            yield index, _named(puzzle, files[index].relative_to(path).as_posix(), blob)
+    else:
+        for index, (label, blob) in enumerate(iter_blobs([path])):
+            if limit is not None and index >= limit:
+                break
+            puzzle = make_puzzle(protocol, read_image(blob, name=label), index)
+            # Names without the way to the archive, or two machines would get two fingerprints.
+            name = path.name if label == str(path) else label.removeprefix(f"{path}:")
+            yield index, _named(puzzle, name, blob)
+    if index < 0:
+        raise ImageError(f"{path}: holds no images")
+
+
+def _read_npy(path: Path, protocol: Protocol, limit: int | None) -> Iterator[tuple[int, Puzzle]]:
+    suffix = protocol.released
+    if not suffix:
+        raise PuzzleError(f"{path}: JPwLEG files fit jpwleg-3 and jpwleg-5, not {protocol.name}")
+    if path.is_dir():
+        found = sorted(path.glob(f"test_img_{suffix}*.npy"))
+        if len(found) != 1:
+            raise PuzzleError(f"{path}: holds {len(found)} files test_img_{suffix}*.npy, one is "
+                              "needed; give the .npy file itself for another split")  # fmt: skip
+        path = found[0]
+    match = re.fullmatch(rf"(.+)_img_{suffix}.*\.npy", path.name)
+    if not match:
+        raise PuzzleError(f"{path}: {protocol.name} needs a file named SPLIT_img_{suffix}.npy")
+    beside = sorted(path.parent.glob(f"{match[1]}_label_{suffix}*.npy"))
+    if not beside:
+        raise PuzzleError(f"{path}: its labels, {match[1]}_label_{suffix}.npy, are not beside it")
+    rows, columns = protocol.grid
+    shape = (rows * protocol.piece, columns * protocol.piece, 3)
+    images, labels = _load(path), _load(beside[0])
+    if images.shape[1:] != shape or images.dtype != np.uint8:
+        raise PuzzleError(f"{path}: holds {images.shape} of {images.dtype}, {protocol.name} needs "
+                          f"(n, {shape[0]}, {shape[1]}, 3) of uint8")  # fmt: skip
+    others = np.delete(np.arange(rows * columns), rows * columns // 2)
+    if labels.shape != (len(images), len(others), len(others)):
+        raise PuzzleError(f"{beside[0]}: holds {labels.shape}, {protocol.name} needs "
+                          f"({len(images)}, {len(others)}, {len(others)})")  # fmt: skip
+    if not len(images):
+        raise ImageError(f"{path}: holds no images")
+    for index in _spread(len(images), limit):
+        image, label = np.asarray(images[index]), np.asarray(labels[index])
+        hot = label != 0
+        if np.any(hot.sum(0) != 1) or np.any(hot.sum(1) != 1):
+            raise PuzzleError(f"{beside[0]}: label {index} is not a permutation")
+        truth = np.arange(rows * columns)
+        truth[others] = others[hot.argmax(1)]
+        pieces, order = cut(image, protocol.grid), np.arange(rows * columns)
+        if protocol.scored != "non-centre":
+            # The files leave the centre in place; a solver that is to find it must not see that.
+            order = np.random.default_rng((protocol.seed, index)).permutation(rows * columns)
+        settings = {"scale": 1.0, "piece": protocol.piece, "order": order.tolist()}
+        puzzle = _finish(protocol, pieces[order], protocol.grid, truth[order], index, settings)
+        yield index, _named(puzzle, f"{path.name}:{index}", image.tobytes(), hot.tobytes())
+
+
+def _load(path: Path) -> NDArray[Any]:
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise PuzzleError(f"{path}: not an .npy file that can be read ({error})") from error
+    if not isinstance(found, np.ndarray) or found.ndim < 2:
+        raise PuzzleError(f"{path}: not an .npy file of pictures or labels")
+    return found
+
+
+def _read_csv(path: Path, protocol: Protocol, limit: int | None) -> Iterator[tuple[int, Puzzle]]:
+    """Read SPLIT.csv (columns image and label, "5 3 2 8 1 0 4 6 7 ") beside the folder SPLIT."""
+    table = path / "test.csv" if path.is_dir() else path
+    if not table.is_file() or table.suffix != ".csv":
+        raise PuzzleError(f"{path}: {protocol.name} needs test.csv with the folder test beside it")
+    try:
+        with table.open(newline="", encoding="utf-8") as file:
+            rows = [(row["image"], row["label"]) for row in csv.DictReader(file)]
+    except (KeyError, UnicodeDecodeError, csv.Error) as error:
+        raise PuzzleError(f"{table}: has no readable columns 'image' and 'label'") from error
+    if not rows:
+        raise ImageError(f"{table}: holds no images")
+    cells = list(range(protocol.grid[0] * protocol.grid[1]))
+    for index in _spread(len(rows), limit):
+        name, label = rows[index]
+        numbers = [int(part) if part.isdecimal() else -1 for part in (label or "").split()]
+        if sorted(numbers) != cells:
+            raise PuzzleError(f"{table}: label '{label}' of {name} is not a permutation of "
+                              f"0 to {cells[-1]}")  # fmt: skip
+        if not name or Path(name).name != name:
+            raise PuzzleError(f"{table}: '{name}' is not a plain file name")
+        ((_, blob),) = iter_blobs([table.with_suffix("") / name])
+        shuffled = Puzzle.from_shuffled(read_image(blob, name=name), protocol.grid)
+        truth, size = np.array(numbers, np.int64), shuffled.pieces.shape[1]
+        settings = {"scale": round(size / protocol.piece, 4), "piece": size}
+        puzzle = _finish(protocol, shuffled.pieces, protocol.grid, truth, index, settings)
+        yield index, _named(puzzle, name, blob, (label or "").encode())
+
+
+def from_images(
+    sources: list[Path], grid: Grid | int | str, gap: float, missing: int, seed: int,
+    limit: int | None,
+) -> tuple[Protocol, Iterator[tuple[int, Puzzle]]]:  # fmt: skip
+    """Make an unnamed benchmark of any images: a protocol record and its puzzles."""
+    parsed = parse_grid(grid)
+    scored = "present" if missing else "all"
+    rules = Protocol(f"images {parsed[0]}x{parsed[1]}, gap {gap:g}", parsed, 0, 0, 0, 0, 0, 0,
+                     missing=missing, scored=scored, seed=seed)  # fmt: skip
+    puzzles = (
+        (index, Puzzle.from_image(image, parsed, gap=gap, missing=missing, seed=seed + index))
+        for index, image in enumerate(iter_images(sources, limit))
+    )
+    return rules, puzzles

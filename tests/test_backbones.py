@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from puzlm.backbones import BACKBONES, ModelSettings, Seq2Seq, TorchReader
+from puzlm.decoding import decode
+from puzlm.errors import ModelError, SettingsError
+from puzlm.fast import bart
+from puzlm.puzzle import Puzzle
+from puzlm.tokenizer import BOS
+
+
+def model_of(backbone, tokenizer):
+    """A random model, loud enough for its answers to depend on what it reads."""
+    torch.manual_seed(1)
+    model = Seq2Seq(ModelSettings.of_size(backbone, "tiny", tokenizer)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "shared" in name:
+                parameter.normal_(0, 1)
+            elif parameter.ndim == 2 and "embed" not in name:
+                parameter.normal_(0, 2 / parameter.shape[1] ** 0.5)
+    return model
+
+
+@pytest.fixture(scope="module")
+def sentences(tokenizer, crops):
+    puzzles = [Puzzle.from_image(crop, 3, seed=i) for i, crop in enumerate(crops[:5])]
+    return torch.from_numpy(tokenizer(puzzles)["input_ids"])
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_one_call_shape(backbone, tokenizer, sentences):
+    """Step by step with a cache gives the logits of one pass with teacher forcing."""
+    model = model_of(backbone, tokenizer)
+    written = torch.randint(tokenizer.cell_token_id(0), len(tokenizer), (5, 9))
+    written[:, 0] = BOS
+    with torch.no_grad():
+        whole = model(sentences, written)
+        assert whole.shape == (5, 9, len(tokenizer))
+        state, steps = model.start(sentences), []
+        for slot in range(9):
+            logits, state = model.step(state, written[:, slot])
+            steps.append(logits)
+        assert torch.allclose(torch.stack(steps, 1), whole, atol=1e-4)
+        rows = torch.tensor([0, 0, 2])
+        state = model.reorder(model.step(model.start(sentences), written[:, 0])[1], rows)
+        again, _ = model.step(state, written[rows, 1])
+        assert torch.allclose(again, whole[rows, 1], atol=1e-4)
+
+
+@pytest.mark.parametrize("backbone", ["bart", "t5", "pegasus"])
+def test_greedy_is_generate(backbone, tokenizer, sentences):
+    """The paper's decoding is the library's greedy generate(), token for token."""
+    model = model_of(backbone, tokenizer)
+    model.net.generation_config.eos_token_id = None
+    with torch.no_grad():
+        want = model.net.generate(sentences, max_new_tokens=9, do_sample=False, num_beams=1)[:, 1:]
+    first = tokenizer.cell_token_id(0)
+    got = decode(TorchReader(model), sentences.numpy(), slots=9, grid=(3, 3), first_cell=first,
+                 method="greedy")  # fmt: skip
+    cells = want.numpy() - first
+    assert np.array_equal(got.cells, np.where((cells >= 0) & (cells < 9), cells, -1))
+    assert len({tuple(row) for row in want.tolist()}) > 1  # the answer depends on the sentence
+
+
+def test_padding_changes_nothing(tokenizer, crops):
+    """A short sentence in a batch with a long one reads as it does alone."""
+    model = model_of("bart", tokenizer)
+    small, large = Puzzle.from_image(crops[0], 2), Puzzle.from_image(crops[1], 3)
+    both, alone = tokenizer([small, large], "pt"), tokenizer(small, "pt")
+    written = torch.full((1, 1), BOS)
+    with torch.no_grad():
+        one = model(alone["input_ids"], written)
+        two = model(both["input_ids"], written.expand(2, 1), both["attention_mask"])
+    assert torch.allclose(one[0], two[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("symbols", [1, 3])
+def test_fast_bart_is_bart(symbols, tokenizer):
+    """Same logits and same gradients from the same weights, for one and for several symbols."""
+    model = model_of("bart", tokenizer).train()
+    ids = torch.randint(0, len(tokenizer), (4, 30) if symbols == 1 else (4, 30, symbols))
+    written = torch.randint(0, len(tokenizer), (4, 9))
+    slow = model(ids, written)
+    fast, states = bart(model.net, ids, written, torch.float32)
+    assert torch.allclose(slow, fast, atol=1e-4)
+    assert torch.allclose(states, model.encode(ids), atol=1e-4)
+    target = torch.randn_like(slow)
+    slow_grads = torch.autograd.grad((slow * target).sum(), model.parameters(), allow_unused=True)
+    fast_grads = torch.autograd.grad((fast * target).sum(), model.parameters(), allow_unused=True)
+    names = [name for name, _ in model.named_parameters()]
+    for name, a, b in zip(names, slow_grads, fast_grads, strict=True):
+        if b is None:  # a key bias of the cross-attention: drops out of the softmax
+            assert a is None or float(a.abs().max()) < 1e-3, name
+        else:
+            assert torch.allclose(a, b, atol=1e-3, rtol=1e-3), name
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_save_and_load(backbone, tokenizer, sentences, tmp_path):
+    model = model_of(backbone, tokenizer)
+    model.save_pretrained(tmp_path)
+    back = Seq2Seq.from_pretrained(tmp_path)
+    written = torch.full((5, 1), BOS)
+    with torch.no_grad():
+        assert torch.allclose(back(sentences, written), model(sentences, written), atol=1e-5)
+
+
+def test_damaged_models_are_refused(tokenizer, tmp_path):
+    model_of("gru", tokenizer).save_pretrained(tmp_path)
+    torch.save({"a": torch.zeros(1)}, tmp_path / "model.safetensors")  # a pickle by another name
+    with pytest.raises(ModelError, match="not a readable safetensors file"):
+        Seq2Seq.from_pretrained(tmp_path)
+    model_of("lstm", tokenizer).save_pretrained(tmp_path / "other")
+    (tmp_path / "other" / "model.safetensors").replace(tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"do not fit|has shape"):
+        Seq2Seq.from_pretrained(tmp_path)
+    (tmp_path / "model.json").write_text("[")
+    with pytest.raises(ModelError, match="damaged"):
+        Seq2Seq.from_pretrained(tmp_path)
+    with pytest.raises(SettingsError, match="did you mean 'bart'"):
+        ModelSettings(backbone="brat")

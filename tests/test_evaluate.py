@@ -1,0 +1,377 @@
+"""Results files: scores, failures, resuming, fairness; tables and paired tests."""
+
+import csv
+import io
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_image
+
+from puzlm.compare import HEADER, compare, mcnemar, read_results
+from puzlm.errors import PuzlmError, PuzzleError, SettingsError
+from puzlm.evaluate import Answer, evaluate, load_solver_function, random_solver
+from puzlm.protocols import PROTOCOLS, make_puzzle, read_data
+
+PLAIN = PROTOCOLS["imagenet-3x3"]
+PHOTOS = [load_sample_image(name) for name in ("china.jpg", "flower.jpg")]
+
+
+def crop(number):
+    top, left = 7 * number % 300, 13 * number % 500
+    return PHOTOS[number % 2][top : top + 96, left : left + 96]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Hold 120 small photos: three chunks, so that two are saved before the last."""
+    path = tmp_path_factory.mktemp("photos")
+    for number in range(120):
+        Image.fromarray(crop(number)).save(path / f"{number:03d}.png")
+    return path
+
+
+@pytest.fixture(scope="module")
+def truths(folder):
+    """Tell each puzzle's truth by its pixels: solvers themselves are never told."""
+    return {p.pieces.tobytes(): p.truth for _, p in read_data(folder, PLAIN)}
+
+
+def oracle(truths, wrong=()):
+    """Answer rightly, but swap two pieces in the puzzles counted in `wrong`."""
+    seen = []
+
+    def solve(puzzles):
+        answers = []
+        for puzzle in puzzles:
+            positions = truths[puzzle.pieces.tobytes()].copy()
+            if len(seen) in wrong:
+                positions[[0, 1]] = positions[[1, 0]]
+            seen.append(1)
+            answers.append(Answer(positions, np.full(len(positions), 0.95), "oracle"))
+        return answers
+
+    return solve
+
+
+def test_results_file(tmp_path, folder, truths):
+    output = tmp_path / "deep" / "results.json"
+    ticks = []
+    solver = oracle(truths, wrong={3, 4})
+    more = {"solver_name": "oracle", "settings": {"beam": 4}, "progress": ticks.append}
+    result = evaluate(solver, PLAIN, folder, limit=20, output=output, **more)
+    assert json.loads(output.read_text()) == result == read_results(output)
+    assert [p.name for p in output.parent.iterdir()] == ["results.json"]
+    assert result["perfect"]["value"] == 90.0
+    assert result["absolute"]["value"] == pytest.approx(100 * (18 + 2 * 7 / 9) / 20, abs=0.01)
+    assert result["absolute"]["low"] < result["absolute"]["value"] < result["absolute"]["high"]
+    assert result["puzzles"] == ticks[-1] == 20 and result["failed"] == 0
+    assert result["protocol"]["piece"] == 96 and result["settings"] == {"beam": 4}
+    assert result["data"]["scale"] == [round(96 / 288, 4)] * 2  # the crops are small
+    assert len(result["outcomes"]) == 20
+    record = result["outcomes"][1]
+    assert record["index"] == 6 and record["name"] == "006.png" and record["seed"] == [0, 6]
+    assert record["truth"] == record["positions"] and record["perfect"] == 1.0
+    # 180 pieces at 0.95 sure, 4 of them wrong.
+    assert result["ece"] == pytest.approx(176 / 180 - 0.95)
+    assert [b["count"] for b in result["reliability"]] == [0] * 9 + [180]
+    assert result["reliability"][9]["accuracy"] == pytest.approx(176 / 180)
+
+
+def test_solvers_are_not_told_the_truth(folder):
+    seen = []
+
+    def spy(puzzles):
+        seen.extend(puzzles)
+        return random_solver()(puzzles)
+
+    evaluate(spy, PROTOCOLS["jpwleg-3-fixed-centre"], folder, limit=3)
+    assert len(seen) == 3
+    for puzzle in seen:
+        assert puzzle.truth is None and puzzle.names == ()
+        assert set(puzzle.settings) == {"given"}
+
+
+def test_random_is_the_floor_and_repeats(folder):
+    first = evaluate(random_solver(1), PLAIN, folder)
+    again = evaluate(random_solver(1), PLAIN, folder, limit=60)
+    other = evaluate(random_solver(2), PLAIN, folder, limit=60)
+    assert 8 < first["absolute"]["value"] < 15  # 1 / 9
+    assert first["ece"] < 0.05
+    half = [r["positions"] for r in again["outcomes"]]
+    assert half == [r["positions"] for r in first["outcomes"][::2]]
+    assert half != [r["positions"] for r in other["outcomes"]]
+    assert first["data"]["fingerprint"] != again["data"]["fingerprint"]
+    assert again["data"]["fingerprint"] == other["data"]["fingerprint"]
+
+
+def test_fixed_centre_is_not_scored():
+    protocol = PROTOCOLS["jpwleg-3-fixed-centre"]
+    puzzle = make_puzzle(protocol, crop(0), 0)
+    ((centre, _),) = puzzle.settings["given"].items()
+
+    def with_positions(positions):
+        def solve(puzzles):
+            return [Answer(positions, np.full(9, 0.5), "x") for _ in puzzles]
+
+        (record,) = evaluate(solve, protocol, [(0, puzzle)])["outcomes"]
+        return record
+
+    unplaced = puzzle.truth.copy()
+    unplaced[centre] = -1  # a solver need not place what is given
+    record = with_positions(unplaced)
+    assert (record["absolute"], record["perfect"], record["neighbour"]) == (1.0, 1.0, 1.0)
+    swapped = puzzle.truth.copy()
+    one, two = [i for i in range(9) if i != centre][:2]
+    swapped[[one, two]] = swapped[[two, one]]
+    assert with_positions(swapped)["absolute"] == 6 / 8  # of 8, not 7 / 9
+
+
+def test_missing_pieces_score_the_present(folder):
+    result = evaluate(random_solver(), PROTOCOLS["imagenet-3x3-missing-3"], folder, limit=4)
+    for record in result["outcomes"]:
+        assert len(record["truth"]) == len(record["positions"]) == 6
+        hits = np.mean(np.array(record["truth"]) == np.array(record["positions"]))
+        assert record["absolute"] == hits
+
+
+@pytest.mark.parametrize(
+    ("positions", "words"),
+    [
+        ([0, 1, 2], "9 whole numbers are needed"),
+        (None, "9 whole numbers are needed"),
+        (np.arange(9.0), "9 whole numbers are needed"),
+        ([0, 0, 2, 3, 4, 5, 6, 7, 8], "two pieces in one cell"),
+        ([0, 1, 2, 3, 4, 5, 6, 7, 9], "outside 0 to 8"),
+        ([0, 1, 2, 3, 4, 5, 6, 7, -2], "outside 0 to 8"),
+    ],
+)
+def test_nonsense_scores_nothing(folder, positions, words):
+    def solve(puzzles):
+        return [Answer(positions, None, "nonsense") for _ in puzzles]
+
+    result = evaluate(solve, PLAIN, folder, limit=2)
+    assert result["failed"] == 2 and result["absolute"]["value"] == 0.0
+    assert all(words in record["error"] for record in result["outcomes"])
+    assert result["ece"] is None
+
+
+@pytest.mark.parametrize("sure", [[0.5] * 3, [1.5] * 9, [float("nan")] * 9])
+def test_confidences_must_be_probabilities(folder, truths, sure):
+    def solve(puzzles):
+        return [Answer(truths[p.pieces.tobytes()], np.array(sure), "x") for p in puzzles]
+
+    result = evaluate(solve, PLAIN, folder, limit=1)
+    assert "confidences must be 9 numbers" in result["outcomes"][0]["error"]
+
+
+def test_one_crash_spares_the_others(folder, truths):
+    right = oracle(truths)
+    bad = next(p.pieces.tobytes() for i, p in read_data(folder, PLAIN) if i == 7)
+
+    def fragile(puzzles):
+        if any(p.pieces.tobytes() == bad for p in puzzles):
+            raise RuntimeError("cannot look at this")
+        return right(puzzles)
+
+    result = evaluate(fragile, PLAIN, folder)
+    failed = [r for r in result["outcomes"] if r["error"]]
+    assert [(r["index"], r["error"]) for r in failed] == [(7, "RuntimeError: cannot look at this")]
+    assert sum(r["perfect"] for r in result["outcomes"]) == 119
+
+    def too_few(puzzles):
+        return right(puzzles)[:-1]
+
+    result = evaluate(too_few, PLAIN, folder, limit=2)
+    assert result["failed"] == 2 and "0 answers to 1" in result["outcomes"][0]["error"]
+
+
+def interrupted(truths, after):
+    right, calls = oracle(truths), []
+
+    def solve(puzzles):
+        calls.append(len(puzzles))
+        if len(calls) > after:
+            raise KeyboardInterrupt
+        return right(puzzles)
+
+    return solve
+
+
+def test_interruption_resumes(tmp_path, folder, truths):
+    output = tmp_path / "results.json"
+    partial = tmp_path / "results.json.partial.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(interrupted(truths, 1), PLAIN, folder, output=output, solver_name="oracle")
+    assert not output.exists()
+    assert len(partial.read_text().splitlines()) == 51
+    with partial.open("a") as file:
+        file.write('{"index": 50, "tru')  # killed while writing
+    right, asked = oracle(truths), []
+
+    def counting(puzzles):
+        asked.append(len(puzzles))
+        return right(puzzles)
+
+    result = evaluate(counting, PLAIN, folder, output=output, solver_name="oracle")
+    assert sum(asked) == 70 and not partial.exists()
+    whole = evaluate(oracle(truths), PLAIN, folder, solver_name="oracle")
+    for a, b in zip(result["outcomes"], whole["outcomes"], strict=True):
+        assert {**a, "seconds": 0} == {**b, "seconds": 0}
+    assert result["data"] == whole["data"] and result["perfect"]["value"] == 100.0
+
+
+def test_resuming_something_else_is_refused(tmp_path, folder, truths):
+    output = tmp_path / "results.json"
+    partial = tmp_path / "results.json.partial.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(interrupted(truths, 1), PLAIN, folder, output=output, solver_name="oracle")
+    kept = partial.read_text()
+    right = oracle(truths)
+    for words, changes in [
+        ("another solver;", {"solver_name": "other"}),
+        ("another settings;", {"settings": {"beam": 8}}),
+        ("another protocol;", {"protocol": replace(PLAIN, seed=1)}),
+    ]:
+        call = {"protocol": PLAIN, "solver_name": "oracle", **changes}
+        with pytest.raises(SettingsError, match=words):
+            evaluate(right, call.pop("protocol"), folder, output=output, **call)
+    other = tmp_path / "other"
+    other.mkdir()
+    Image.fromarray(crop(99)).save(other / "000.png")
+    with pytest.raises(SettingsError, match="other images"):
+        evaluate(right, PLAIN, other, output=output, solver_name="oracle")
+    assert partial.read_text() == kept  # nothing was lost by trying
+    partial.write_text("no json\n")
+    with pytest.raises(SettingsError, match="damaged; delete it"):
+        evaluate(right, PLAIN, folder, output=output, solver_name="oracle")
+
+
+def test_bad_calls(tmp_path, folder):
+    with pytest.raises(SettingsError, match="is a folder"):
+        evaluate(random_solver(), PLAIN, folder, output=tmp_path)
+    with pytest.raises(PuzzleError, match="no puzzles"):
+        evaluate(random_solver(), PLAIN, [])
+    puzzle = replace(make_puzzle(PLAIN, crop(0), 0), truth=None)
+    with pytest.raises(PuzzleError, match="no truth"):
+        evaluate(random_solver(), PLAIN, [(0, puzzle)])
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Stand in an empty folder whose modules are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def test_the_documented_example_runs(here, folder):
+    page = (Path(__file__).parents[1] / "docs" / "protocols.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (here / "my_solver.py").write_text(code)
+    solver = load_solver_function("my_solver:solve")
+    result = evaluate(solver, PLAIN, folder, limit=60, solver_name="my_solver:solve")
+    assert result["failed"] == 0 and result["ece"] is None
+    floor = evaluate(random_solver(), PLAIN, folder, limit=60)
+    assert result["neighbour"]["low"] > floor["neighbour"]["high"]
+
+
+def test_functions_of_users(here, folder):
+    (here / "theirs.py").write_text(
+        "seen = []\n"
+        "def fails_once(pieces, grid):\n"
+        "    seen.append(1)\n"
+        "    if len(seen) == 2: raise OSError('lost the plot')\n"
+        "    pieces[0][:] = 0\n"
+        "    return list(range(grid[0] * grid[1]))\n"
+        "def asks(pieces, grid, given):\n"
+        "    ((piece, cell),) = given.items()\n"
+        "    rest = [c for c in range(9) if c != cell]\n"
+        "    return [cell if i == piece else rest.pop() for i in range(9)]\n"
+        "number = 3\n"
+    )
+    (here / "broken.py").write_text("import nothing_of_that_name\n")
+    result = evaluate(load_solver_function("theirs:fails_once"), PLAIN, folder, limit=4)
+    assert [bool(r["error"]) for r in result["outcomes"]] == [False, True, False, False]
+    assert result["outcomes"][1]["error"] == "OSError: lost the plot"
+    centre = PROTOCOLS["jpwleg-3-fixed-centre"]
+    result = evaluate(load_solver_function("theirs:asks"), centre, folder, limit=2)
+    assert result["failed"] == 0
+    for text, words in [
+        ("theirs", "module:function"),
+        ("theirs:none", "has no function 'none'"),
+        ("theirs:number", "has no function 'number'"),
+        ("nowhere:solve", "cannot be imported"),
+        ("broken:solve", "nothing_of_that_name"),
+    ]:
+        with pytest.raises(SettingsError, match=words):
+            load_solver_function(text)
+
+
+def test_mcnemar_by_hand():
+    # 1 puzzle only the first solved, 7 only the second: 2 * (C(8,0) + C(8,1)) / 2^8 = 18 / 256.
+    first = [1] + [0] * 7 + [1] * 5 + [0] * 2
+    second = [0] + [1] * 7 + [1] * 5 + [0] * 2
+    assert mcnemar(first, second) == (1, 7, 18 / 256)
+    assert mcnemar(second, first) == (7, 1, 18 / 256)
+    assert mcnemar([1, 0], [1, 0]) == (0, 0, 1.0)
+    assert mcnemar([1, 0], [0, 1]) == (1, 1, 1.0)
+    assert (
+        0 < mcnemar([0] * 2000, [1] * 2000)[2] < 1e-300 or mcnemar([0] * 2000, [1] * 2000)[2] == 0
+    )
+
+
+def test_compare_pairs_and_quotes(tmp_path, folder, truths):
+    a, b, c = (tmp_path / f"{name}.json" for name in "abc")
+    evaluate(oracle(truths, wrong=range(7)), PLAIN, folder, limit=20, output=a, solver_name="A|a")
+    evaluate(oracle(truths, wrong={19}), PLAIN, folder, limit=20, output=b, solver_name="B")
+    evaluate(random_solver(), PLAIN, folder, limit=10, output=c, solver_name="random")
+    table = compare([a, b, c])
+    rows = [dict(zip(HEADER, row, strict=True)) for row in table.rows]
+    assert [r["kind"] for r in rows] == ["measured"] * 3 + ["published"] * len(PLAIN.published)
+    assert rows[0]["absolute - first"] == "" and rows[0]["perfect"].startswith("65.0 [")
+    assert rows[1]["perfect: lost/won, p"] == "1/7, p = 0.07"
+    assert rows[1]["absolute - first"].startswith("6.7 [")  # (7 - 1) * 2 / 9 / 20
+    assert "other puzzles" in rows[2]["note"] and rows[2]["perfect: lost/won, p"] == ""
+    assert rows[0]["note"] == "geometry x 0.333"
+    assert rows[3]["solver"] == "PuzLM" and rows[3]["absolute"] == "92.2"
+    assert rows[3]["neighbour"] == "-" and "PuzLM paper" in rows[3]["note"]
+    assert list(csv.reader(io.StringIO(table.as_csv())))[1:] == [list(r) for r in table.rows]
+    markdown = table.as_markdown().splitlines()
+    assert len(markdown) == 2 + len(rows) and markdown[2].startswith("| A\\|a | measured | 20 |")
+    text = table.as_text().splitlines()
+    assert text[0] == "protocol imagenet-3x3" and len(text) == 2 + len(rows)
+
+
+def test_compare_refuses_what_is_not_alike(tmp_path, folder):
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    evaluate(random_solver(), PLAIN, folder, limit=2, output=a)
+    evaluate(random_solver(), PROTOCOLS["imagenet-3x3-eroded"], folder, limit=2, output=b)
+    with pytest.raises(PuzlmError, match="b.json: holds protocol imagenet-3x3-eroded, not"):
+        compare([a, b])
+    evaluate(random_solver(), replace(PLAIN, seed=9), folder, limit=2, output=b)
+    with pytest.raises(PuzlmError, match="another form of imagenet-3x3"):
+        compare([a, b])
+    record = json.loads(a.read_text())
+    for text, words in [
+        (json.dumps({**record, "version": 99}), "version 99, this PuzLM reads 1"),
+        (json.dumps({"version": 1}), "no absolute, data"),
+        ("[]", "not a results file"),
+        ("{", "not a results file"),
+    ]:
+        b.write_text(text)
+        with pytest.raises(PuzlmError, match=words):
+            compare([a, b])
+    with pytest.raises(PuzlmError, match="cannot be read"):
+        compare([a, tmp_path / "none.json"])
+    with pytest.raises(PuzlmError, match="at least one"):
+        compare([])

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import puzlm
+
+
+def test_public_names():
+    assert puzlm.__all__ == ["PieceTokenizer", "Puzzle", "PuzlmError", "Solution", "Solver"]
+    for name in puzlm.__all__:
+        assert getattr(puzlm, name).__name__ == name
+    try:
+        puzlm.nothing  # noqa: B018
+    except AttributeError as error:
+        assert "nothing" in str(error)
+    else:
+        raise AssertionError("unknown names must raise AttributeError")
+
+
+def test_help_loads_nothing_heavy():
+    """`puzlm --help` must answer at once: neither torch nor numpy may be imported for it."""
+    code = (
+        "import sys; from puzlm.cli import app; from typer.main import get_command; get_command(app);"
+        "print([m for m in ('torch', 'transformers', 'numpy', 'scipy', 'matplotlib') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_below_the_line_nothing_touches_a_pixel():
+    """After tokenising: decoding and backbones import no image code."""
+    package = Path(puzlm.__file__).parent
+    for module in ("decoding.py", "backbones.py", "fast.py"):
+        lines = [line for line in (package / module).read_text().splitlines() if "import" in line]
+        assert not [line for line in lines if "PIL" in line or "read_image" in line or "puzzle" in line
+                    and "puzlm.puzzle" in line], module  # fmt: skip
+
+
+def test_shipped_folders_are_self_contained_and_small():
+    for folder in (Path(puzlm.__file__).parent / "models").iterdir():
+        names = {p.name for p in folder.iterdir()}
+        assert {"card.json", "model.json", "model.safetensors", "tokenizer.json",
+                "tokenizer.safetensors", "settings.json"} <= names  # fmt: skip
+        assert sum(p.stat().st_size for p in folder.iterdir()) < 60_000_000

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from puzlm import Puzzle, Solver
+from puzlm.errors import ModelError, PuzzleError, SettingsError
+from puzlm.images import write_image
+from puzlm.metrics import absolute, perfect
+from puzlm.puzzle import cut, shuffled
+
+
+@pytest.fixture(scope="module")
+def auto():
+    return Solver.from_pretrained()
+
+
+@pytest.fixture(scope="module")
+def reader():
+    return Solver.from_pretrained(solver="seq2seq")
+
+
+def test_shipped_model_solves_the_sample_photos(auto, reader, photo, crops):
+    """What the README promises, on pictures the model has not seen."""
+    whole = Puzzle.from_image(photo, 3, seed=5)
+    for solver in (auto, reader):
+        found = solver.solve(whole)
+        assert perfect(found.positions, whole.truth)
+        assert found.confidences.min() > 0.5
+    worn = [Puzzle.from_image(photo, 3, gap=0.25, seed=i) for i in range(3)]
+    assert np.mean([absolute(f.positions, p.truth)
+                    for f, p in zip(auto.solve_many(worn), worn, strict=True)]) > 0.9  # fmt: skip
+
+
+def test_every_kind_of_input_gives_the_same_picture(auto, photo, tmp_path):
+    puzzle = Puzzle.from_image(photo, 3, seed=2)
+    puzzle.save(tmp_path / "folder")
+    write_image(tmp_path / "shuffled.png", shuffled(puzzle))
+    want = auto.solve(puzzle).image
+    for x, grid in (
+        (tmp_path / "folder", None),
+        (str(tmp_path / "shuffled.png"), 3),
+        (shuffled(puzzle), "3"),
+        (list(puzzle.pieces), None),
+    ):
+        assert np.array_equal(auto.solve(x, grid).image, want)
+
+
+@pytest.mark.parametrize("decoding", ["valid", "beam", "assign"])
+def test_answers_do_not_depend_on_the_order_of_the_pieces(decoding, photo):
+    solver = Solver.from_pretrained(solver="seq2seq", decoding=decoding)
+    pieces = cut(photo[:300, :300], (3, 3), 0.4)
+    rng = np.random.default_rng(0)
+    pictures = []
+    for _ in range(3):
+        found = solver.solve(Puzzle(pieces[rng.permutation(9)], (3, 3)))
+        assert sorted(found.positions) == list(range(9))
+        pictures.append(found.image)
+    assert np.array_equal(pictures[0], pictures[1]) and np.array_equal(pictures[1], pictures[2])
+
+
+def test_missing_pieces_keep_their_cells_free(auto, photo):
+    puzzle = Puzzle.from_image(photo, 3, missing=2, seed=3)
+    found = auto.solve(puzzle)
+    assert len(found.positions) == 7
+    assert len(set(found.positions.tolist())) == 7
+    assert absolute(found.positions, puzzle.truth) > 0.5
+
+
+def test_given_pieces_stay_where_they_are(auto, reader, photo):
+    puzzle = Puzzle.from_image(photo, 3, seed=4)
+    wrong = (int(puzzle.truth[0]) + 1) % 9
+    for solver in (auto, reader):
+        found = solver.solve(puzzle, given={0: wrong})
+        assert found.positions[0] == wrong
+        assert sorted(found.positions) == list(range(9))
+    for bad, message in (({9: 0}, "pieces 0 to 8"), ({0: 9}, "cells 0 to 8"), ({0: 1, 1: 1}, "same cell")):
+        with pytest.raises(PuzzleError, match=message):
+            auto.solve(puzzle, given=bad)
+
+
+def test_other_grids_are_solved_by_what_can(auto, reader, photo):
+    puzzle = Puzzle.from_image(photo, "4x6", seed=1)
+    found = auto.solve(puzzle)
+    assert "pixels" in found.solver and "seq2seq" not in found.solver
+    assert absolute(found.positions, puzzle.truth) > 0.9
+    with pytest.raises(PuzzleError, match="trained for 3x3"):
+        reader.solve(puzzle)
+
+
+def test_extra_pieces_are_left_over(photo, crops, tmp_path):
+    """Nine pieces of a photo and one of a flower: the stranger is named, not placed."""
+    pieces = list(cut(photo[:300, :300], (3, 3)))
+    stranger = crops[0][:100, :100]
+    for i, piece in enumerate([*pieces[:4], np.ascontiguousarray(stranger[:96, :96]), *pieces[4:]]):
+        write_image(tmp_path / f"{i}.png", piece[:96, :96])
+    puzzle = Puzzle.load(tmp_path, 3, incomplete=True)
+    found = Solver(solver="classic").solve(puzzle)
+    assert (found.positions == -1).sum() == 1
+
+
+def test_solve_many_is_solve(auto, photo):
+    puzzles = [Puzzle.from_image(photo, g, gap=x, missing=m, seed=s)
+               for s, (g, x, m) in enumerate([(3, 0, 0), (3, 0.5, 1), (2, 0, 0), (3, 0.1, 0)])]  # fmt: skip
+    for one, puzzle in zip(auto.solve_many(puzzles), puzzles, strict=True):
+        assert np.array_equal(one.positions, auto.solve(puzzle).positions)
+
+
+def test_solution_is_frozen_and_says_who_answered(auto, photo):
+    found = auto.solve(Puzzle.from_image(photo, 3))
+    with pytest.raises(AttributeError):
+        found.solver = "me"
+    assert found.solver.startswith("auto (seq2seq")
+    assert found.seconds > 0
+    record = found.as_dict()
+    assert record["positions"] == found.positions.tolist() and len(record["confidences"]) == 9
+    assert sorted(found.order) == list(range(9))
+
+
+def test_clear_errors(tmp_path):
+    with pytest.raises(ModelError, match="neither a folder nor a model in the box"):
+        Solver.from_pretrained("nonsense")
+    with pytest.raises(ModelError, match="tokenizer.json is missing"):
+        Solver.from_pretrained(tmp_path)
+    with pytest.raises(SettingsError, match="did you mean 'classic'"):
+        Solver(solver="clasic")
+    with pytest.raises(SettingsError, match="did you mean 'beam'"):
+        Solver(decoding="baem")
+    with pytest.raises(PuzzleError, match="needs its grid"):
+        Solver(solver="classic").solve(np.zeros((9, 9, 3), np.uint8))
