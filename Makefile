@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-web lint clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -13,7 +13,10 @@ demo: .venv/ready  ## cut a photo into 3x3 pieces, shuffle them, solve the puzzl
 	$(BIN)/puzlm solve demo/puzzle -o demo/solved.png
 
 test: .venv/ready lint  ## what CI runs
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/web
+
+test-web: .venv/ready  ## the page in a real browser (needs Chromium: apt-get install chromium)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/web
 
 lint: .venv/ready
 	$(BIN)/ruff check puzlm tests

@@ -186,7 +186,7 @@ def touching(tokens: NDArray[Any], grid: tuple[int, int], settings: TokenizerSet
 
     Right sides face left sides, bottoms face tops; both sides are read in the same direction.
     """
-    from puzlm.bigram import side_symbols
+    from puzlm.tokenizer import side_symbols
 
     sides = side_symbols(tokens, PieceTokenizer(settings))[..., 0]
     cell = np.arange(grid[0] * grid[1]).reshape(grid)

@@ -32,7 +32,6 @@ from puzlm.board import (
     _rivals,
     _with_given,
 )
-from puzlm.repair import _reassign, _repair, _tree_layout
 
 SMALL_GRID = 30  # cells; up to here a beam of the default width is near exact and fast
 BUDGET = 2400  # cells; beyond, fewer rounds, each costing more, keep the time bounded
@@ -100,6 +99,9 @@ def assemble_turned(
 
 
 def _search(board: _Board, seed: int, beam: int, rounds: int) -> Ints:
+    # Late, for scipy's sake: a small grid's beam_search must start without it.
+    from puzlm.repair import _reassign, _repair, _tree_layout
+
     size = len(board.cells)
     rivals = _rivals(board)
     if board.turns == 1 and size <= SMALL_GRID:

@@ -211,9 +211,9 @@ def _transformer(s: ModelSettings) -> Any:
     layers: dict[str, Any] = dict(
         d_model=s.d_model, encoder_layers=s.encoder_layers, decoder_layers=s.decoder_layers,
         encoder_attention_heads=s.heads, decoder_attention_heads=s.heads,
-        encoder_ffn_dim=s.feed_forward, decoder_ffn_dim=s.decoder_feed_forward or s.feed_forward, dropout=s.dropout,
-        attention_dropout=0.0, activation_dropout=0.0, activation_function="gelu",
-        max_position_embeddings=s.max_length, **common,
+        encoder_ffn_dim=s.feed_forward, decoder_ffn_dim=s.decoder_feed_forward or s.feed_forward,
+        dropout=s.dropout, attention_dropout=0.0, activation_dropout=0.0,
+        activation_function="gelu", max_position_embeddings=s.max_length, **common,
     )  # fmt: skip
     if s.backbone == "pegasus":
         from transformers import PegasusConfig, PegasusForConditionalGeneration
@@ -296,7 +296,9 @@ class TorchReader:
         self.device = next(model.parameters()).device
 
     def start(self, input_ids: Any, attention_mask: Any = None) -> Any:
-        mask = None if attention_mask is None or attention_mask.all() else self._move(attention_mask)
+        mask = (
+            None if attention_mask is None or attention_mask.all() else self._move(attention_mask)
+        )
         with torch.inference_mode():
             return self.model.start(self._move(input_ids), mask)
 

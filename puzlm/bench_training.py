@@ -66,7 +66,7 @@ def stages(recipe: Recipe, device: str, fast: bool, repeats: int = 20) -> dict[s
     parts = [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in vars(draw).values()]
     present, side = parts[-1], s.side
     wrap: Callable[..., Any] = torch.compile if fast else (lambda f: f)
-    cut = wrap(lambda: cut_batch(album, *parts[:-1], side))  # type: ignore[arg-type]
+    cut = wrap(lambda: cut_batch(album, *parts[:-1], side=side))
     with torch.no_grad():
         pieces = cut().view(-1, side, side, 3)
         read = wrap(lambda: pages.tokenizer.encode_canonical(pieces))

@@ -20,10 +20,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from puzlm.errors import ModelError, SettingsError
+from puzlm.errors import ModelError
 from puzlm.images import write_bytes
 from puzlm.puzzle import Grid
-from puzlm.tokenizer import PieceTokenizer, read_json, read_safetensors, settings_from
+from puzlm.tokenizer import (
+    PieceTokenizer,
+    read_json,
+    read_safetensors,
+    settings_from,
+    side_symbols,
+)
 
 Floats = NDArray[np.float64]
 SIDES = ("top", "right", "bottom", "left")
@@ -42,32 +48,6 @@ class SideSettings:
     embedding: int = 64
     hidden: int = 512
     vector: int = 128
-
-
-def side_symbols(symbols: Any, tokenizer: PieceTokenizer) -> Any:
-    """Split super-tokens (..., b, F) into sides (..., 4, B, F): top, right, bottom, left.
-
-    Every side is read in raster direction, so that two touching sides are read the same way.
-    Corner squares belong to both of their sides.
-    """
-    s, B = tokenizer.settings, tokenizer.settings.granularity
-    if not s.border or B == 1:
-        raise SettingsError("the side model needs border symbols and a granularity of at least 2")
-    if s.strips and s.clockwise:
-        index = [range(B), range(B, 2 * B), range(3 * B - 1, 2 * B - 1, -1),
-                 range(4 * B - 1, 3 * B - 1, -1)]  # fmt: skip
-    elif s.strips:
-        index = [range(B), range(2 * B, 3 * B), range(3 * B, 4 * B), range(B, 2 * B)]
-    else:
-        from puzlm.tokenizer import walk
-
-        place = {cell: spot for spot, cell in enumerate(walk(B, True, s.clockwise))}
-        cells = [[(0, i) for i in range(B)], [(i, B - 1) for i in range(B)],
-                 [(B - 1, i) for i in range(B)], [(i, 0) for i in range(B)]]  # fmt: skip
-        index = [[place[r * B + c] for r, c in side] for side in cells]  # type: ignore[misc]
-    flat = [i for side in index for i in side]
-    picked = symbols[..., flat, :]
-    return picked.reshape(*picked.shape[:-2], 4, B, picked.shape[-1])
 
 
 class SideModel(nn.Module):
@@ -91,11 +71,13 @@ class SideModel(nn.Module):
         s = self.settings
         ids = sides + torch.arange(s.symbols, device=sides.device) * s.codes
         x = self.embed(ids).flatten(2)
-        return F.normalize(torch.stack([net(x[:, k]) for k, net in enumerate(self.nets)], 1), dim=-1)
+        return F.normalize(
+            torch.stack([net(x[:, k]) for k, net in enumerate(self.nets)], 1), dim=-1
+        )
 
     @torch.no_grad()
     def start_from_centroids(self, tokenizer: PieceTokenizer) -> None:
-        """Start the embeddings from what the symbols look like; worth 2-3 points and 4x the time."""
+        """Start the embeddings from what the symbols look like."""
         for number, book in enumerate(tokenizer.codebooks_):
             c = book.centroids - book.centroids.mean(0)
             c = c / np.sqrt(c.std(0) + 1e-6)
@@ -121,8 +103,8 @@ class SideModel(nn.Module):
 
         tensors = {k: v.detach().half().cpu().contiguous() for k, v in self.named_parameters()}
         write_bytes(Path(folder) / "sides.safetensors", save(tensors))
-        write_bytes(Path(folder) / "sides.json",
-                    (json.dumps({"version": 1, **asdict(self.settings)}, indent=1) + "\n").encode())  # fmt: skip
+        record = json.dumps({"version": 1, **asdict(self.settings)}, indent=1) + "\n"
+        write_bytes(Path(folder) / "sides.json", record.encode())
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> SideModel:
@@ -184,14 +166,18 @@ def fit(
             b = vectors[:, second.to(device), into].flatten(0, 1)
             logits = a @ b.T * model.sharpness.exp()
             answer = torch.arange(len(a), device=device)
-            loss = loss + 0.25 * (F.cross_entropy(logits, answer) + F.cross_entropy(logits.T, answer))
+            loss = loss + 0.25 * (
+                F.cross_entropy(logits, answer) + F.cross_entropy(logits.T, answer)
+            )
             right = right + 0.5 * (logits.argmax(1) == answer).float().mean()
         return loss, right
 
     run: Any = torch.compile(loss_of) if compiled else loss_of
     for step in range(steps):
         for group in optimiser.param_groups:
-            group["lr"] = lr * min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * step / steps))
+            group["lr"] = (
+                lr * min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * step / steps))
+            )
         with torch.no_grad():
             sides = side_symbols(batch(step), tokenizer)
         loss, right = run(sides)

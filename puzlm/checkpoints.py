@@ -28,7 +28,9 @@ def find(name_or_path: str | Path | None = None) -> Path:
 
 def names() -> list[str]:
     """Names of the models in the box."""
-    return sorted(p.name for p in BOX.iterdir() if (p / "card.json").is_file()) if BOX.is_dir() else []
+    return (
+        sorted(p.name for p in BOX.iterdir() if (p / "card.json").is_file()) if BOX.is_dir() else []
+    )
 
 
 def card(folder: Path) -> dict[str, Any]:

@@ -24,11 +24,13 @@ GridOption = Annotated[str, typer.Option("--grid", help="Rows x columns: 3 or 3x
 Images = Annotated[list[Path], typer.Argument(help="Folders, image files or tar files.")]
 Limit = Annotated[int | None, typer.Option(help="Use only the first so many images.")]
 Erode = Annotated[
-    float, typer.Option("--erode", help="Gap between pieces: below 1 a fraction of the piece, else px.")
+    float,
+    typer.Option("--erode", help="Gap between pieces: below 1 a fraction of the piece, else px."),
 ]
 Model = Annotated[str | None, typer.Option("--model", help="A model in the box or a folder.")]
 SolverName = Annotated[
-    str, typer.Option("--solver", help="auto, seq2seq, bigram, classic, random, or module:function.")
+    str,
+    typer.Option("--solver", help="auto, seq2seq, bigram, classic, random, or module:function."),
 ]
 
 
@@ -38,7 +40,9 @@ def make(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
     grid: GridOption = "3",
     erode: Erode = 0.0,
-    jitter: Annotated[bool, typer.Option(help="Eroded pieces lie off centre in their cells.")] = False,
+    jitter: Annotated[
+        bool, typer.Option(help="Eroded pieces lie off centre in their cells.")
+    ] = False,
     missing: Annotated[int, typer.Option(help="Pieces to leave out.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the shuffle.")] = 0,
     as_json: Json = False,
@@ -63,7 +67,9 @@ def make(
 @app.command()
 def solve(
     puzzle: Annotated[Path, typer.Argument(help="A folder of pieces or a shuffled picture.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Picture to write.")] = Path("solved.png"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Picture to write.")] = Path(
+        "solved.png"
+    ),
     grid: Annotated[str | None, typer.Option(help="Rows x columns: 3 or 3x4.")] = None,
     model: Model = None,
     solver: SolverName = "auto",
@@ -97,7 +103,9 @@ def fit_tokenizer(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
     grid: GridOption = "3",
     erode: Erode = 0.0,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. vocab_size=512")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, e.g. vocab_size=512")
+    ] = None,
     limit: Limit = None,
     seed: Annotated[int, typer.Option()] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
@@ -114,7 +122,9 @@ def fit_tokenizer(
     )
     tokenizer.save_pretrained(output)
     if as_json:
-        _print({"folder": str(output), "symbols": tokenizer.vocab_size, "vocabulary": len(tokenizer)})
+        _print(
+            {"folder": str(output), "symbols": tokenizer.vocab_size, "vocabulary": len(tokenizer)}
+        )
     else:
         print(f"{tokenizer.vocab_size} symbols in {output}")
 
@@ -148,9 +158,13 @@ def tokenize(
 @app.command()
 def train(
     recipe: Annotated[Path, typer.Argument(help="A TOML recipe.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the run.")] = Path("runs/model"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the run.")] = Path(
+        "runs/model"
+    ),
     settings: Annotated[list[str] | None, typer.Option("--set", help="section.key=value")] = None,
-    stop_after: Annotated[float | None, typer.Option(help="Save and stop after so many seconds.")] = None,
+    stop_after: Annotated[
+        float | None, typer.Option(help="Save and stop after so many seconds.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train a model; an interrupted run in the same folder goes on where it was."""
@@ -163,7 +177,9 @@ def train(
     if as_json:
         _print(done)
     else:
-        print(f"model in {output}" if done["done"] else f"stopped at step {done['step']}; run again")
+        print(
+            f"model in {output}" if done["done"] else f"stopped at step {done['step']}; run again"
+        )
 
 
 @app.command()
@@ -181,7 +197,9 @@ def evaluate(
     ] = None,
     limit: Limit = None,
     seed: Annotated[int, typer.Option()] = 0,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="results.json to write.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="results.json to write.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure a solver: absolute, perfect and neighbour accuracy with 95 % intervals."""
@@ -195,7 +213,8 @@ def evaluate(
     if protocol is not None:
         if data is None:
             raise SettingsError(f"--protocol {protocol}: needs --data, the benchmark's images")
-        rules, source = get_protocol(protocol), data
+        rules = get_protocol(protocol)
+        source: Any = data
     else:
         rules, source = from_images(images or [], grid, erode, missing, seed, limit)
     engine = load_solver(chosen, model, decode or "valid")
@@ -244,26 +263,68 @@ def analyze(
 
 
 @app.command()
+def export(
+    model: Annotated[str, typer.Argument(help="A model in the box or a folder.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
+    dtype: Annotated[str | None, typer.Option(help="float16 or float32; default as stored.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a model as ONNX: it then solves without torch."""
+    from puzlm import checkpoints
+    from puzlm.export import export as run
+
+    folder = run(checkpoints.find(model), output, dtype)
+    if as_json:
+        _print({"folder": str(folder)})
+    else:
+        print(f"ONNX graphs in {folder}")
+
+
+@app.command()
+def web(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    model: Model = None,
+) -> None:
+    """Open the page to cut, solve and mend puzzles in a browser."""
+    # Before numpy is loaded: small matrices on several busy threads take ten times as long.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    try:
+        from puzlm.web.app import serve
+    except ImportError as error:
+        raise SettingsError(f"{error.name} is missing: pip install 'puzlm[web]'") from error
+    print(f"http://{host}:{port}  (Ctrl-C ends it)")
+    serve(host, port, model)
+
+
+@app.command()
 def models(as_json: Json = False) -> None:
     """List the models in the box."""
     from puzlm import checkpoints
 
-    cards = [{"name": name, **checkpoints.card(checkpoints.BOX / name)} for name in checkpoints.names()]
+    cards = [
+        {"name": name, **checkpoints.card(checkpoints.BOX / name)} for name in checkpoints.names()
+    ]
     if as_json:
         _print(cards)
         return
     for card in cards:
-        print(f"{card['name']}  grids {', '.join(card.get('grids', ['?']))}  {card.get('summary', '')}")
+        grids = ", ".join(card.get("grids", ["?"]))
+        print(f"{card['name']}  grids {grids}  {card.get('summary', '')}")
         for row in card.get("results", []):
-            print(f"    {row['protocol']:28s} absolute {row['absolute']['value']:5.1f}  "
-                  f"perfect {row['perfect']['value']:5.1f}  ({row['solver']}, {row['puzzles']} puzzles)")  # fmt: skip
+            scores = f"{row['absolute']['value']:5.1f} / {row['perfect']['value']:5.1f}"
+            print(f"    {row['protocol']:24s} {scores}  {row['solver']}, {row['puzzles']} puzzles")
 
 
 @app.command()
 def bench(
-    output: Annotated[Path, typer.Option("-o", "--output", help="JSON file to write.")] = Path("bench.json"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="JSON file to write.")] = Path(
+        "bench.json"
+    ),
     quick: Annotated[bool, typer.Option(help="Small sizes, to see that it runs.")] = False,
-    training: Annotated[bool, typer.Option(help="Time the stages of a training step instead.")] = False,
+    training: Annotated[
+        bool, typer.Option(help="Time the stages of a training step instead.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure speed and memory, as ratios of two things run side by side."""
@@ -313,7 +374,12 @@ def _show(found: Any, puzzle: Any, output: Path) -> None:
         print("cell by cell: piece (confidence)")
         for row in range(rows):
             cells = [sure.get(row * columns + column) for column in range(columns)]
-            print("  " + "  ".join("   -      " if c is None else f"{c[0]:3d} ({c[1]:4.0%})" for c in cells))
+            print(
+                "  "
+                + "  ".join(
+                    "   -      " if c is None else f"{c[0]:3d} ({c[1]:4.0%})" for c in cells
+                )
+            )
     left = [puzzle.names[i] if puzzle.names else str(i) for i in range(len(found.positions))
             if found.positions[i] < 0]  # fmt: skip
     if left:
@@ -347,7 +413,9 @@ class _progress:
         if self.bar is not None:
             self.bar.update(self.task, completed=count)
         if isinstance(line, dict):
-            facts = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items())
+            facts = "  ".join(
+                f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items()
+            )
             print(facts, file=sys.stderr)
 
     def __exit__(self, *_: object) -> None:

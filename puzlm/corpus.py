@@ -67,7 +67,9 @@ class Album:
         """Pack images (height, width, 3)."""
         flat, sizes = [], []
         for image in images:
-            flat.append(torch.from_numpy(np.array(image)).reshape(-1))  # a copy: Pillow lends read-only
+            flat.append(
+                torch.from_numpy(np.array(image)).reshape(-1)
+            )  # a copy: Pillow lends read-only
             sizes.append(image.shape[:2])
         if not flat:
             raise ImageError("no images for training")
@@ -131,7 +133,7 @@ def draw_batch(sizes: NDArray[np.int64], n: int, s: CutSettings, seed: tuple[int
 
 def cut_batch(
     album: Album, image: Tensor, piece: Tensor, corner: Tensor, flip: Tensor, tint: Tensor,
-    side: int,
+    *, side: int,
 ) -> Tensor:  # fmt: skip
     """Cut a drawn batch at the canonical size: (n, cells, side, side, 3) in whole grey levels.
 

@@ -7,7 +7,8 @@ writes the cell of slot 0, then of slot 1, and so on. A reader is anything with
     logits, state = reader.step(state, tokens)        (rows,) -> (rows, vocabulary)
     state = reader.reorder(state, rows)               row k goes on from row rows[k]
 
-where rows of one puzzle stay together and only ever take over from one another, code serves torch and ONNX.
+where rows of one puzzle stay together and only ever take over from one another. The same code
+serves torch and ONNX.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from puzlm.errors import SettingsError, nearest
 from puzlm.tokenizer import BOS
@@ -163,12 +163,15 @@ def _beam(
     marginals = np.zeros((rows, slots, cells))
     for k in range(width):
         np.add.at(marginals, (every, np.arange(slots), chosen[:, k]), share[:, k, None])
+    marginals = np.minimum(marginals, 1.0)  # sums of shares, right but for rounding
     confidence = np.take_along_axis(marginals, chosen[:, 0, :, None], 2)[..., 0]
     return Decoded(chosen[:, 0], confidence, marginals, chosen, score)
 
 
 def assign(found: Decoded, fixed: Ints | None = None) -> Decoded:
     """Give every slot a cell of its own so that the product of the marginals is largest."""
+    from scipy.optimize import linear_sum_assignment  # late: a third of a cold start without torch
+
     assert found.marginals is not None
     rows, slots, _ = found.marginals.shape
     chosen = np.empty((rows, slots), np.int64)

@@ -1,10 +1,10 @@
 """What can go wrong for a user.
 
-    PuzlmError (ValueError)     one clear line; the command prints it and exits with code 2
-    ├── ImageError              a file that is not a picture, is cut short, too small or too large
-    ├── PuzzleError             pieces and grid that do not fit together
-    ├── ModelError              a model folder that is incomplete, corrupt or refused
-    └── SettingsError           a setting that does not exist or has no such value
+PuzlmError (ValueError)     one clear line; the command prints it and exits with code 2
+├── ImageError              a file that is not a picture, is cut short, too small or too large
+├── PuzzleError             pieces and grid that do not fit together
+├── ModelError              a model folder that is incomplete, corrupt or refused
+└── SettingsError           a setting that does not exist or has no such value
 """
 
 from __future__ import annotations

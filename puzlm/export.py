@@ -4,22 +4,19 @@
     encoder.onnx        sentences -> keys and values of every cross-attention, made once
     step.onnx           one token a row and the keys and values so far -> logits and one more
     onnx.json           which layout of model.safetensors the graphs were written for
-    tokenizer.npz       tokenizer.safetensors as plain arrays; sides.npz likewise, if there are any
 
 Pointing into model.safetensors keeps one copy of the weights for torch and ONNX together; half
 precision weights stay so on disk and are cast once, when a session opens. The graphs are written
 node by node with `onnx`: torch's new exporter would need onnxscript, its old one is deprecated.
-`export` needs onnx and safetensors, the rest numpy and onnxruntime only.
+`export` needs onnx, the rest numpy and onnxruntime only.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import os
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,9 +26,7 @@ from numpy.typing import NDArray
 
 from puzlm.errors import ModelError, PuzlmError, SettingsError, nearest
 from puzlm.images import write_bytes
-from puzlm.kmeans import Codebook
 from puzlm.tokenizer import (
-    PieceTokenizer,
     TokenizerSettings,
     read_json,
     read_safetensors,
@@ -82,11 +77,12 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
     write_bytes(out / "step.onnx", step)
     parts = ["tokenizer", "sides"] if (folder / "sides.json").exists() else ["tokenizer"]
     for name in parts:
-        buffer, arrays = io.BytesIO(), read_safetensors(folder / f"{name}.safetensors")
-        np.savez(buffer, allow_pickle=False, **arrays)
-        write_bytes(out / f"{name}.npz", buffer.getvalue())
-    for name in ["model", *parts]:
-        write_bytes(out / f"{name}.json", (folder / f"{name}.json").read_bytes())
+        read_safetensors(folder / f"{name}.safetensors")  # a damaged file is not passed on
+    if out.resolve() != folder.resolve():
+        files = [f"{name}.{kind}" for name in parts for kind in ("json", "safetensors")]
+        for name in ["model.json", "card.json", "settings.json", *files]:
+            if (folder / name).is_file():
+                write_bytes(out / name, (folder / name).read_bytes())
     about = {"version": 1, "layout": digest}
     write_bytes(out / "onnx.json", (json.dumps(about, indent=1) + "\n").encode())
     return out
@@ -382,16 +378,17 @@ class OnnxReader:
 
 
 class NumpySides:
-    """The side model's scores from sides.npz, for fusion without torch."""
+    """The side model's scores for fusion without torch."""
 
     def __init__(self, folder: str | Path) -> None:
-        record, self.arrays = read_json(Path(folder) / "sides.json"), _read_npz(folder, "sides")
+        record = read_json(Path(folder) / "sides.json")
+        self.arrays = read_safetensors(Path(folder) / "sides.safetensors")
         self.arrays = {name: array.astype(np.float32) for name, array in self.arrays.items()}
         needed = {"sharpness", "embed.weight"} | {
             f"nets.{k}.{n}.{p}" for k in range(4) for n in (0, 2, 4) for p in ("weight", "bias")
         }
         if needed != set(self.arrays) or not {"symbols", "codes"} <= set(record):
-            raise ModelError(f"{folder}: sides.npz does not fit sides.json")
+            raise ModelError(f"{folder}: sides.safetensors does not fit sides.json")
         self.offsets = np.arange(record["symbols"]) * record["codes"]
 
     def vectors(self, sides: Ints) -> NDArray[np.float32]:
@@ -437,40 +434,11 @@ def _gelu(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(0.5 * x * (1.0 + erf), np.float32)
 
 
-def load_tokenizer(folder: str | Path) -> PieceTokenizer:
-    """Read the tokenizer of an exported folder from tokenizer.npz; safetensors is not needed."""
-    tokenizer = PieceTokenizer(_tokenizer_settings(Path(folder)))
-    arrays = {k: v.astype(np.float32) for k, v in _read_npz(folder, "tokenizer").items()}
-    try:
-        tokenizer.codebooks_ = [
-            Codebook(arrays[f"{n}.mean"], arrays.get(f"{n}.components"), arrays[f"{n}.centroids"])
-            for n in range(len(tokenizer.settings.terms))
-        ]
-    except KeyError as error:
-        raise ModelError(f"{folder}: tokenizer.npz lacks {error}") from error
-    if any(len(book.centroids) != tokenizer.settings.vocab_size for book in tokenizer.codebooks_):
-        raise ModelError(f"{folder}: tokenizer.json and tokenizer.npz disagree")
-    return tokenizer
-
-
 def _tokenizer_settings(folder: Path) -> TokenizerSettings:
     record = read_json(folder / "tokenizer.json")
     record.pop("version", None)
     settings: TokenizerSettings = settings_from(TokenizerSettings, record, str(folder))
     return settings
-
-
-def _read_npz(folder: str | Path, name: str) -> Arrays:
-    """Read plain arrays; pickled ones are refused."""
-    path = Path(folder) / f"{name}.npz"
-    if not path.is_file():
-        raise ModelError(f"{path.parent}: {path.name} is missing; run puzlm export again")
-    try:
-        # Opened here: np.load leaves a file open that it cannot make sense of.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return dict(arrays)
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise ModelError(f"{path}: damaged ({error})") from error
 
 
 def _cores() -> int:

@@ -31,7 +31,9 @@ def bart(net: Any, inputs: Tensor, decoder_inputs: Tensor, dtype: torch.dtype) -
     table = w["model.shared.weight"]
     x = F.embedding(inputs, table, PAD)  # PAD learns nothing from being read, as in the library
     states = _encoder(w, x if inputs.ndim == 2 else x.sum(2), heads, net.config.encoder_layers)
-    y = _decoder(w, F.embedding(decoder_inputs, table, PAD), states, heads, net.config.decoder_layers)
+    y = _decoder(
+        w, F.embedding(decoder_inputs, table, PAD), states, heads, net.config.decoder_layers
+    )
     return F.linear(y, table), states
 
 

@@ -19,6 +19,8 @@ from puzlm.errors import ImageError
 Pixels = NDArray[np.uint8]
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
+# What is decoded at all: some of Pillow's other readers start programs (EPS: Ghostscript).
+FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 MAX_PIXELS = 100_000_000  # a 10,000 x 10,000 picture; larger ones are refused as bombs
 
 
@@ -40,7 +42,7 @@ def open_image(source: str | Path | bytes, *, name: str | None = None) -> Image.
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             data = source if isinstance(source, bytes) else Path(source).read_bytes()
-            image = Image.open(io.BytesIO(data))
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise ImageError(
@@ -57,7 +59,15 @@ def open_image(source: str | Path | bytes, *, name: str | None = None) -> Image.
     except ImageError:
         raise
     # Pillow's decoders raise many kinds on damaged files; every one means the same to a person.
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, ArithmeticError) as e:
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        EOFError,
+        IndexError,
+        TypeError,
+        ArithmeticError,
+    ) as e:
         raise ImageError(f"{label}: damaged or cut short ({e})") from e
 
 

@@ -31,7 +31,9 @@ class PCA:
         """Learn mean_ (D,) and components_ (d, D) from x (n, D)."""
         x = _double(x, self.device)
         mean = x.mean(0)
-        cov = sum((part - mean).T @ (part - mean) for part in x.split(CHUNK * 4)) / max(1, len(x) - 1)
+        cov = sum((part - mean).T @ (part - mean) for part in x.split(CHUNK * 4)) / max(
+            1, len(x) - 1
+        )
         values, vectors = _eigh(cov)
         vectors = vectors.flip(1).T[: self.n_components]
         # The sign of an eigenvector is free; fix it so that every device gives the same one.
@@ -75,8 +77,8 @@ class KMeans:
         start = torch.from_numpy(rng.choice(len(x), self.n_clusters, replace=False))
         centers = _round(x[start.to(x.device)])
         labels = torch.full((len(x),), -1, device=x.device)
-        for self.n_iter_ in range(1, self.max_iter + 1):
-            previous = labels
+        for step in range(1, self.max_iter + 1):
+            self.n_iter_, previous = step, labels
             labels, squared = _assign(x, centers)
             counts = torch.bincount(labels, minlength=self.n_clusters)
             sums = torch.zeros_like(centers).index_add_(0, labels, x)
@@ -168,6 +170,7 @@ class Codebook:
         by Cauchy-Schwarz the rest can change a score x c - |c|^2 / 2 by at most |x_rest| |c_rest|.
         The few centroids within that reach of the best are compared in full.
         """
+        assert self.components is not None
         if not hasattr(self, "_split"):
             head, tail = self.centroids[:, : self.HEAD], self.centroids[:, self.HEAD :]
             half = 0.5 * (self.centroids**2).sum(1)
@@ -226,6 +229,6 @@ def _assign(x: torch.Tensor, centers: torch.Tensor) -> tuple[torch.Tensor, torch
     import torch
 
     half = 0.5 * (centers * centers).sum(1)
-    best = [(part @ centers.T - half).max(1) for part in x.split(CHUNK)]
+    best = [(part @ centers.T - half).max(1) for part in torch.split(x, CHUNK)]
     scores = torch.cat([b.values for b in best])
     return torch.cat([b.indices for b in best]), ((x * x).sum(1) - 2 * scores).clamp_min(0)

@@ -214,7 +214,9 @@ class Puzzle:
         except OSError as error:
             raise PuzzleError(f"{folder}: cannot be written ({error.strerror})") from error
         try:
-            names = [f"piece_{i:0{len(str(len(self.pieces)))}d}.png" for i in range(len(self.pieces))]
+            names = [
+                f"piece_{i:0{len(str(len(self.pieces)))}d}.png" for i in range(len(self.pieces))
+            ]
             for name, piece in zip(names, self.pieces, strict=True):
                 write_image(temporary / name, piece)
             write_image(temporary / "shuffled.png", shuffled(self))
@@ -253,7 +255,9 @@ class Puzzle:
             raise PuzzleError(f"{path}: say into how many pieces it was cut, for example --grid 3")
         image = open_image(path)
         clear = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
-        return cls.from_shuffled(np.asarray(image.convert("RGBA")) if clear else to_rgb(image), grid)
+        return cls.from_shuffled(
+            np.asarray(image.convert("RGBA")) if clear else to_rgb(image), grid
+        )
 
 
 def _natural(name: str) -> list[Any]:
@@ -276,7 +280,9 @@ def _load_folder(folder: Path, grid: Grid | int | str | None, incomplete: bool) 
         if any(Path(name).name != name for name in names):
             raise PuzzleError(f"{folder / 'puzzle.json'}: piece names must be plain file names")
         if len(names) > known[0] * known[1] and not incomplete:
-            raise PuzzleError(f"{folder / 'puzzle.json'}: names more pieces than the grid has cells")
+            raise PuzzleError(
+                f"{folder / 'puzzle.json'}: names more pieces than the grid has cells"
+            )
         if grid is not None and parse_grid(grid) != known:
             raise PuzzleError(f"{folder}: was cut as {known[0]}x{known[1]}, not {grid}")
     else:
@@ -339,7 +345,9 @@ def shuffled(puzzle: Puzzle) -> Pixels:
     return np.concatenate([picture, np.where(alpha == 255, 255, 0).astype(np.uint8)], axis=2)
 
 
-def draw(pieces: Pixels, positions: Positions, grid: Grid, truth: Positions | None = None) -> Pixels:
+def draw(
+    pieces: Pixels, positions: Positions, grid: Grid, truth: Positions | None = None
+) -> Pixels:
     """Assemble and, when the truth is known, frame every wrong placement in red."""
     canvas = assemble(pieces, positions, grid)
     if truth is None:

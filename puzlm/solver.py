@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from puzlm.decoding import METHODS, Decoded, Reader, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
 from puzlm.images import Pixels
 from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, guess_grid, parse_grid
-from puzlm.tokenizer import PieceTokenizer
+from puzlm.tokenizer import PieceTokenizer, side_symbols
 
 Floats = NDArray[np.float64]
 Given = Mapping[int, int]
 
+BACKENDS = ("auto", "torch", "onnx")
 SOLVERS = ("auto", "seq2seq", "bigram", "classic", "random")
 BATCH = {"valid": 64, "greedy": 64, "beam": 16, "assign": 16}  # puzzles read at once
 WIDTH = 16  # hypotheses of the decoder's beam when `auto` asks for marginals
@@ -114,20 +116,31 @@ class Solver:
             return cls(solver=solver, decoding=decoding)
         folder = checkpoints.find(name_or_path)
         tokenizer = PieceTokenizer.from_pretrained(folder)
-        if backend not in ("auto", "torch"):
-            raise SettingsError(f"backend '{backend}' is unknown; {nearest(backend, ['auto', 'torch'])}")
-        reader = sides = None
-        if solver != "bigram":
-            from puzlm.backbones import Seq2Seq, TorchReader
+        if backend not in BACKENDS:
+            raise SettingsError(f"backend '{backend}' is unknown; {nearest(backend, BACKENDS)}")
+        if backend == "auto":
+            ready = (folder / "onnx.json").is_file() and find_spec("onnxruntime") is not None
+            backend = "onnx" if ready and device == "cpu" else "torch"
+        has_sides = (folder / "sides.json").is_file()
+        if solver == "bigram" and not has_sides:
+            raise ModelError(f"{folder}: has no side model (sides.json)")
+        reader: Reader | None = None
+        sides: Any = None
+        if backend == "onnx":
+            from puzlm.export import NumpySides, OnnxReader
 
-            reader = TorchReader(Seq2Seq.from_pretrained(folder).to(device))
-        if (folder / "sides.json").is_file():
+            reader = OnnxReader(folder) if solver != "bigram" else None
+            sides = NumpySides(folder) if has_sides else None
+        else:
+            from puzlm.backbones import Seq2Seq, TorchReader
             from puzlm.bigram import SideModel
 
-            sides = SideModel.from_pretrained(folder)
-        elif solver == "bigram":
-            raise ModelError(f"{folder}: has no side model (sides.json)")
-        return cls(tokenizer, reader, sides, checkpoints.card(folder), solver=solver, decoding=decoding)
+            if solver != "bigram":
+                reader = TorchReader(Seq2Seq.from_pretrained(folder).to(device))
+            sides = SideModel.from_pretrained(folder) if has_sides else None
+        return cls(
+            tokenizer, reader, sides, checkpoints.card(folder), solver=solver, decoding=decoding
+        )
 
     # ---- the door ---------------------------------------------------------------------------
 
@@ -155,7 +168,9 @@ class Solver:
         if self.solver in ("classic", "random"):
             return [self._alone(p, g) for p, g in zip(puzzles, fixed, strict=True)]
         if self.solver == "bigram":
-            return [self._combine(p, g, None, ("sides",)) for p, g in zip(puzzles, fixed, strict=True)]
+            return [
+                self._combine(p, g, None, ("sides",)) for p, g in zip(puzzles, fixed, strict=True)
+            ]
         if self.solver == "seq2seq":
             for puzzle in puzzles:
                 self._check_reads(puzzle)
@@ -173,8 +188,8 @@ class Solver:
             if self.solver == "seq2seq":
                 found, seconds = answer
                 solutions.append(Solution(
-                    found.cells, found.confidence, puzzle.grid, f"seq2seq ({self.decoding})", seconds,
-                    puzzle.pieces, found.alternatives, found.order,
+                    found.cells, found.confidence, puzzle.grid, f"seq2seq ({self.decoding})",
+                    seconds, puzzle.pieces, found.alternatives, found.order,
                 ))  # fmt: skip
             else:
                 solutions.append(self._combine(puzzle, g, answer, ("cells", "sides", "pixels")))
@@ -234,10 +249,10 @@ class Solver:
         right, below = np.zeros((n, n)), np.zeros((n, n))
         used: list[str] = []
         if self.sides is not None and "sides" in use and n > 1 and read is None:
-            from puzlm.bigram import side_symbols
-
             assert self.tokenizer is not None
-            pair = self.sides.scores(side_symbols(self.tokenizer.encode(puzzle.pieces), self.tokenizer))
+            pair = self.sides.scores(
+                side_symbols(self.tokenizer.encode(puzzle.pieces), self.tokenizer)
+            )
             right, below = w["sides"] * pair[0], w["sides"] * pair[1]
             used.append("side model")
         if "pixels" in use and n > 1:
@@ -256,7 +271,7 @@ class Solver:
             found, scores = assembly.beam_search(right, below, puzzle.grid, cells, given, top=TOP)
             share = np.exp((scores - scores[0]) / w["temperature"])
             share /= share.sum()
-            sure = ((found == found[0]) * share[:, None]).sum(0)
+            sure = np.minimum(((found == found[0]) * share[:, None]).sum(0), 1.0)
             others = tuple(found[1:6])
         else:
             found = assembly.assemble(right, below, puzzle.grid, cells, given)[None]
@@ -275,7 +290,9 @@ class Solver:
             free = [c for c in range(puzzle.cells) if c not in given.values()]
             rng = np.random.default_rng(int(puzzle.pieces.sum(dtype=np.int64)) % 2**32)
             cells = iter(rng.permutation(free).tolist() + [-1] * n)
-            positions = np.array([given[i] if i in given else next(cells) for i in range(n)], np.int64)
+            positions = np.array(
+                [given[i] if i in given else next(cells) for i in range(n)], np.int64
+            )
             sure = np.full(n, 1 / puzzle.cells)
         else:
             from puzlm import classic
@@ -301,7 +318,7 @@ class _Read:
 def _by_piece(found: Decoded, order: NDArray[np.int64], row: int) -> _Read:
     """Turn slots of the sentence back into input pieces."""
     slot_of = np.argsort(order)
-    others = found.alternatives[row, 1:6] if found.alternatives is not None else []
+    others: Any = [] if found.alternatives is None else found.alternatives[row, 1:6]
     return _Read(
         found.cells[row][slot_of], found.confidence[row][slot_of],
         None if found.marginals is None else found.marginals[row][slot_of],
@@ -319,7 +336,7 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
             j = at.get(other)
             if j is None or not inside:
                 continue
-            fits = 0.5 * ((scores[i].argmax() == j) + (scores[:, j].argmax() == i))
+            fits = 0.5 * (int(scores[i].argmax() == j) + int(scores[:, j].argmax() == i))
             for piece in (i, j):
                 total[piece] += 1
                 good[piece] += fits
@@ -339,14 +356,18 @@ def as_puzzle(x: Any, grid: Grid | int | str | None = None) -> Puzzle:
     pieces = [np.asarray(p) for p in x]
     if len({p.shape for p in pieces}) != 1:
         raise PuzzleError("pieces differ in size; all must be equal")
-    return Puzzle(np.stack(pieces), parse_grid(grid) if grid is not None else guess_grid(len(pieces)))
+    return Puzzle(
+        np.stack(pieces), parse_grid(grid) if grid is not None else guess_grid(len(pieces))
+    )
 
 
 def _check_given(given: Given, puzzle: Puzzle) -> dict[int, int]:
     fixed = {int(piece): int(cell) for piece, cell in given.items()}
     for piece, cell in fixed.items():
         if not 0 <= piece < len(puzzle.pieces):
-            raise PuzzleError(f"given piece {piece}: there are pieces 0 to {len(puzzle.pieces) - 1}")
+            raise PuzzleError(
+                f"given piece {piece}: there are pieces 0 to {len(puzzle.pieces) - 1}"
+            )
         if not 0 <= cell < puzzle.cells:
             raise PuzzleError(f"given cell {cell}: there are cells 0 to {puzzle.cells - 1}")
     if len(set(fixed.values())) != len(fixed):

@@ -470,6 +470,30 @@ def walk(B: int, border: bool = True, clockwise: bool = True) -> list[int]:
     return top + right + bottom + [row * B for row in range(B - 2, 0, -1)]
 
 
+def side_symbols(symbols: Any, tokenizer: PieceTokenizer) -> Any:
+    """Split super-tokens (..., b, F) into sides (..., 4, B, F): top, right, bottom, left.
+
+    Every side is read in raster direction, so that two touching sides are read the same way.
+    Corner squares belong to both of their sides.
+    """
+    s, B = tokenizer.settings, tokenizer.settings.granularity
+    if not s.border or B == 1:
+        raise SettingsError("the side model needs border symbols and a granularity of at least 2")
+    if s.strips and s.clockwise:
+        index = [range(B), range(B, 2 * B), range(3 * B - 1, 2 * B - 1, -1),
+                 range(4 * B - 1, 3 * B - 1, -1)]  # fmt: skip
+    elif s.strips:
+        index = [range(B), range(2 * B, 3 * B), range(3 * B, 4 * B), range(B, 2 * B)]
+    else:
+        place = {cell: spot for spot, cell in enumerate(walk(B, True, s.clockwise))}
+        cells = [[(0, i) for i in range(B)], [(i, B - 1) for i in range(B)],
+                 [(B - 1, i) for i in range(B)], [(i, 0) for i in range(B)]]  # fmt: skip
+        index = [[place[r * B + c] for r, c in side] for side in cells]  # type: ignore[misc]
+    flat = [i for side in index for i in side]
+    picked = symbols[..., flat, :]
+    return picked.reshape(*picked.shape[:-2], 4, B, picked.shape[-1])
+
+
 def lexicographic_order(words: Array) -> Array:
     """Order (batch, n) that sorts words (batch, n, length) of ids below 65536; ties keep order.
 
@@ -501,16 +525,36 @@ def read_json(path: Path) -> dict[str, Any]:
     return record
 
 
-def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Read tensors from a safetensors file; anything else (a pickle, say) is refused."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+DTYPES = {"F16": np.float16, "F32": np.float32, "F64": np.float64, "I64": np.int64, "U8": np.uint8}
 
-    if not path.is_file():
-        raise ModelError(f"{path.parent}: {path.name} is missing")
+
+def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
+    """Read tensors from a safetensors file; anything else (a pickle, say) is refused.
+
+    The format is a length, a JSON header and plain bytes: read here with numpy, so that solving
+    needs no further package, and nothing in the file can be executed.
+    """
     try:
-        return load_file(path)
-    except (SafetensorError, ValueError, KeyError, OSError) as error:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ModelError(f"{path.parent}: {path.name} is missing") from error
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        size = int.from_bytes(data[:8], "little")
+        if size > len(data) - 8:
+            raise ValueError("no header")
+        header, body = json.loads(data[8 : 8 + size]), memoryview(data)[8 + size :]
+        header.pop("__metadata__", None)
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, entry in header.items():
+            start, end = entry["data_offsets"]
+            if not 0 <= start <= end <= len(body):
+                raise ValueError(f"{name} lies outside the file")
+            array = np.frombuffer(body[start:end], DTYPES[entry["dtype"]])
+            arrays[name] = array.reshape(entry["shape"]).copy()
+        return arrays
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{path}: not a readable safetensors file ({error})") from error
 
 
@@ -561,7 +605,7 @@ def _where(condition: Array, value: int, other: Array) -> Array:
     return other.masked_fill(condition, value)
 
 
-def _apply(matrix: NDArray[np.float32], x: Array, axis: int, like: Array) -> Array:
+def _apply(matrix: Array, x: Array, axis: int, like: Array) -> Array:
     """Multiply `matrix` (new, old) into one axis of x."""
     if like is not None:
         import torch
@@ -579,4 +623,5 @@ def _resize_matrix(old: int, new: int) -> NDArray[np.float32]:
     weights = np.maximum(0.0, 1.0 - np.abs(np.arange(old)[None] - centre[:, None]) / width)
     if old == 1:
         weights[:] = 1.0
-    return (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+    result: NDArray[np.float32] = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+    return result

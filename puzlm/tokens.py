@@ -35,7 +35,9 @@ def tokenize_blobs(
     return np.stack(codes).astype(np.uint16)
 
 
-def chunks(sources: Sequence[str | Path], limit: int | None = None) -> Iterator[list[tuple[str, bytes]]]:
+def chunks(
+    sources: Sequence[str | Path], limit: int | None = None
+) -> Iterator[list[tuple[str, bytes]]]:
     """Image files of the sources, CHUNK at a time."""
     blobs: Iterable[tuple[str, bytes]] = islice(iter_blobs(sources), limit)
     iterator = iter(blobs)
@@ -75,7 +77,7 @@ def write_tokens(
             raise ImageError(f"{', '.join(map(str, sources))}: no images found")
         with whole.open("wb") as file, raw.open("rb") as body:
             header = {"descr": "<u2", "fortran_order": False, "shape": (count, *shape)}
-            np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
+            np.lib.format.write_array_header_1_0(file, header)
             shutil.copyfileobj(body, file)
         record: dict[str, Any] = {
             "version": 1, "grid": list(grid), "gap": gap, "puzzles": count,

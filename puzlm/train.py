@@ -82,7 +82,7 @@ class Pages:
         """Cut and tokenise."""
         assert self.album is not None
         side = self.tokenizer.settings.side
-        pieces = cut_batch(self.album, image, piece, corner, flip, tint, side)
+        pieces = cut_batch(self.album, image, piece, corner, flip, tint, side=side)
         symbols = self.tokenizer.encode_canonical(pieces.view(-1, side, side, 3))
         return self._write(symbols.view(*present.shape, *symbols.shape[1:]), present)
 
@@ -102,7 +102,7 @@ def fit_tokenizer(recipe: Recipe, album: Album, device: str) -> PieceTokenizer:
     for part in range(0, recipe.train.fit_puzzles, 256):
         draw = draw_batch(sizes, 256, recipe.cut, (recipe.train.seed, part, 1))
         parts = [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in vars(draw).values()]
-        cut = cut_batch(album, *parts[:-1], side)  # type: ignore[arg-type]
+        cut = cut_batch(album, *parts[:-1], side=side)
         pieces.append(cut.view(-1, side, side, 3).byte())
     return tokenizer.fit_canonical(torch.cat(pieces), seed=recipe.train.seed, device=device)
 
@@ -199,16 +199,17 @@ class Objective(nn.Module):
         found = self.heads(self._pool(states).float())
         answers = (batch["right"], batch["below"], batch["order"])
         share = (0.5, 0.5, 1.0)
-        extra = sum(k * _mean(x, y, here, batch["count"])
-                    for k, x, y in zip(share, found, answers, strict=True))  # fmt: skip
+        losses = [k * _mean(x, y, here, batch["count"])
+                  for k, x, y in zip(share, found, answers, strict=True)]  # fmt: skip
+        extra = torch.stack(losses).sum()
         return plain + self.weight * extra, torch.stack([plain.detach(), right, extra.detach()])
 
     def _pool(self, states: Tensor) -> Tensor:
         """Mean of each piece's states, (batch, slots, d)."""
         if self.separator:
             states = F.pad(states, (0, 0, 0, 1))
-            return states.unflatten(1, (self.cells, self.b + 1))[:, :, : self.b].mean(2)
-        return states.unflatten(1, (self.cells, self.b)).mean(2)
+        words = states.view(len(states), self.cells, -1, states.shape[-1])
+        return words[:, :, : self.b].mean(2)
 
 
 def _mean(logits: Tensor, answers: Tensor, here: Tensor, count: Tensor) -> Tensor:
@@ -219,9 +220,14 @@ def _mean(logits: Tensor, answers: Tensor, here: Tensor, count: Tensor) -> Tenso
 # ---- loop -----------------------------------------------------------------------------------
 
 
-def train(recipe: Recipe, folder: str | Path, *, stop_after: float = math.inf,
-          album: Album | None = None,
-          report: Callable[[dict[str, Any]], None] = lambda line: None) -> dict[str, Any]:  # fmt: skip
+def train(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    stop_after: float = math.inf,
+    album: Album | None = None,
+    report: Callable[[dict[str, Any]], None] = lambda line: None,
+) -> dict[str, Any]:
     """Run a recipe; the model, its tokenizer, settings and metrics.jsonl end up in `folder`.
 
     An interrupted run in the same folder is resumed. After `stop_after` seconds it saves and
@@ -236,7 +242,9 @@ def train(recipe: Recipe, folder: str | Path, *, stop_after: float = math.inf,
         torch.distributed.init_process_group("nccl" if "cuda" in device else "gloo")
 
     if album is None and not (recipe.data.tokens and recipe.tokenizer_path):
-        album = Album.read(recipe.data.train, device, recipe.data.limit or None, os.cpu_count() or 2)
+        album = Album.read(
+            recipe.data.train, device, recipe.data.limit or None, os.cpu_count() or 2
+        )
     saved = folder / "tokenizer.json"
     if recipe.tokenizer_path or saved.exists():
         tokenizer = PieceTokenizer.from_pretrained(recipe.tokenizer_path or folder)
@@ -299,11 +307,17 @@ def train(recipe: Recipe, folder: str | Path, *, stop_after: float = math.inf,
         step += 1
         if step % t.log_every == 0 or step == t.steps:
             if world > 1:
-                torch.distributed.all_reduce(facts, torch.distributed.ReduceOp.AVG
-                                             if "cuda" in device else torch.distributed.ReduceOp.SUM)
+                torch.distributed.all_reduce(
+                    facts,
+                    torch.distributed.ReduceOp.AVG
+                    if "cuda" in device
+                    else torch.distributed.ReduceOp.SUM,
+                )
                 facts = facts if "cuda" in device else facts / world
             cross, right, extra = facts.tolist()
             if not math.isfinite(cross + extra):
+                if log is not None:
+                    log.close()
                 raise TrainingError(
                     f"the loss is {cross + extra} at step {step}: training diverged; lower "
                     f"train.lr (now {t.lr}) or raise train.warmup, and start from the last "
@@ -360,8 +374,11 @@ class Exams:
         """Absolute and perfect accuracy in percent of one greedy pass over unused cells."""
         scores: dict[str, float] = {}
         for name, (text, puzzles) in self.sets.items():
-            got = decode(TorchReader(model), text["input_ids"], slots=puzzles[0].cells,
-                         grid=puzzles[0].grid, first_cell=self.tokenizer.cell_token_id(0))  # fmt: skip
+            first, cells = self.tokenizer.cell_token_id(0), puzzles[0].cells
+            got = decode(
+                TorchReader(model), text["input_ids"], slots=cells, grid=puzzles[0].grid,
+                first_cell=first,
+            )  # fmt: skip
             truth = np.stack([p.truth[o] for p, o in zip(puzzles, text["order"], strict=True)
                               if p.truth is not None])  # fmt: skip
             pairs = list(zip(got.cells, truth, strict=True))
@@ -427,10 +444,11 @@ def _resume(path: Path, objective: Objective, optimiser: torch.optim.Optimizer,
         for name, parameter in objective.named_parameters():
             parameter.copy_(file.get_tensor(f"weight.{name}"))
         state: dict[int, dict[str, Tensor]] = {}
-        for key in file.keys():  # noqa: SIM118: safe_open is no mapping
+        names: list[str] = list(file.keys())
+        for key in names:
             if key.startswith("optimiser."):
-                _, number, name = key.split(".", 2)
-                state.setdefault(int(number), {})[name] = file.get_tensor(key)
+                _, index, name = key.split(".", 2)
+                state.setdefault(int(index), {})[name] = file.get_tensor(key)
         optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
         for number, mean in enumerate(average or []):
             mean.copy_(file.get_tensor(f"average.{number}"))

@@ -37,4 +37,6 @@ def crops(photo: Pixels) -> list[Pixels]:
 @pytest.fixture(scope="session")
 def tokenizer(crops: list[Pixels]) -> PieceTokenizer:
     """A small tokenizer of the paper's kind."""
-    return PieceTokenizer(vocab_size=64, pca_dim=16, piece_size=32, max_cells=9).fit(crops, max_iter=8)
+    return PieceTokenizer(vocab_size=64, pca_dim=16, piece_size=32, max_cells=9).fit(
+        crops, max_iter=8
+    )

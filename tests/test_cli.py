@@ -23,7 +23,20 @@ def puzlm(*arguments, code=0):
 
 
 def test_make_then_solve(tmp_path):
-    puzlm("make", SAMPLE, "--grid", 3, "--erode", 0.1, "--missing", 1, "--seed", 4, "-o", tmp_path / "p")
+    puzlm(
+        "make",
+        SAMPLE,
+        "--grid",
+        3,
+        "--erode",
+        0.1,
+        "--missing",
+        1,
+        "--seed",
+        4,
+        "-o",
+        tmp_path / "p",
+    )
     names = sorted(p.name for p in (tmp_path / "p").iterdir())
     assert names == [f"piece_{i}.png" for i in range(8)] + ["puzzle.json", "shuffled.png"]
     out = puzlm("solve", tmp_path / "p", "-o", tmp_path / "s.png", "--json")
@@ -39,7 +52,15 @@ def test_make_then_solve(tmp_path):
 
 def test_solve_a_shuffled_picture_of_another_grid(tmp_path):
     puzlm("make", SAMPLE, "--grid", "3x4", "-o", tmp_path / "p", "--json")
-    out = puzlm("solve", tmp_path / "p" / "shuffled.png", "--grid", "3x4", "-o", tmp_path / "s.png", "--json")
+    out = puzlm(
+        "solve",
+        tmp_path / "p" / "shuffled.png",
+        "--grid",
+        "3x4",
+        "-o",
+        tmp_path / "s.png",
+        "--json",
+    )
     truth = json.loads((tmp_path / "p" / "puzzle.json").read_text())["truth"]
     assert json.loads(out.stdout)["positions"] == truth
 
@@ -50,15 +71,17 @@ def test_tokenizer_tokens_training_evaluation(tmp_path, crops):
         write_image(tmp_path / "images" / f"{i:02d}.png", crop)
     puzlm("fit-tokenizer", tmp_path / "images", "-o", tmp_path / "tok", "--set", "vocab_size=32",
           "--set", "pca_dim=8", "--set", "piece_size=32", "--grid", 2)  # fmt: skip
-    out = puzlm("tokenize", tmp_path / "images", "--tokenizer", tmp_path / "tok", "-o", tmp_path / "t.npy",
-                "--grid", 2, "--json")  # fmt: skip
+    out = puzlm("tokenize", tmp_path / "images", "--tokenizer", tmp_path / "tok",
+                "-o", tmp_path / "t.npy", "--grid", 2, "--json")  # fmt: skip
     assert json.loads(out.stdout)["puzzles"] == 24
     assert np.load(tmp_path / "t.npy").shape == (24, 4, 12, 1)
     (tmp_path / "r.toml").write_text(
         f"tokenizer_path = '{tmp_path / 'tok'}'\n[data]\ntokens = '{tmp_path / 't.npy'}'\n"
         "[cut]\ngrid = 2\n[model]\nsize = 'tiny'\n[train]\nsteps = 3\nbatch = 8\nlog_every = 1\n"
     )
-    out = puzlm("train", tmp_path / "r.toml", "-o", tmp_path / "m", "--set", "train.steps=4", "--json")
+    out = puzlm(
+        "train", tmp_path / "r.toml", "-o", tmp_path / "m", "--set", "train.steps=4", "--json"
+    )
     assert json.loads(out.stdout)["step"] == 4
     out = puzlm("evaluate", "--model", tmp_path / "m", "--images", tmp_path / "images", "--grid", 2,
                 "--erode", 0.1, "--missing", 1, "--limit", 6, "--json")  # fmt: skip
@@ -106,7 +129,8 @@ CASES = {
     "odd suffix": (["solve", "{d}/whole.png", "--grid", "3", "--solver", "classic", "-o",
                     "{d}/x.doc"], "unknown picture type"),
     "bad given": (["solve", "{d}/whole.png", "--grid", "3", "--given", "a=b"], "PIECE=CELL"),
-    "bad solver": (["solve", "{d}/whole.png", "--grid", "3", "--solver", "atuo"], "did you mean 'auto'"),
+    "bad solver": (
+        ["solve", "{d}/whole.png", "--grid", "3", "--solver", "atuo"], "did you mean 'auto'"),
     "no recipe": (["train", "{d}/none.toml"], "no such recipe"),
     "no images": (["evaluate", "--images", "{d}/none"], "no such file"),
     "no protocol": (["evaluate", "--protocol", "imagenet", "--data", "{d}"], "imagenet"),
@@ -128,8 +152,8 @@ def test_full_disk_leaves_nothing(tmp_path):
     """No file may grow beyond 20 kB, as on a full disk: one line, exit 2, no half picture."""
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000));"
-        "sys.argv = ['puzlm', 'solve', 'puzlm/samples/flower.jpg', '--grid', '3', '--solver', 'classic',"
-        f"'-o', '{tmp_path}/s.png']; from puzlm.cli import main; main()"
+        "sys.argv = ['puzlm', 'solve', 'puzlm/samples/flower.jpg', '--grid', '3', '--solver',"
+        f"'classic', '-o', '{tmp_path}/s.png']; from puzlm.cli import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2 and "cannot be written (File too large)" in done.stderr

@@ -22,7 +22,9 @@ class Table:
 
     def step(self, state, tokens):
         state = [key + (int(token),) for key, token in zip(state, tokens, strict=True)]
-        logits = [np.random.default_rng((self.seed, *key)).normal(0, 2, self.vocabulary) for key in state]
+        logits = [
+            np.random.default_rng((self.seed, *key)).normal(0, 2, self.vocabulary) for key in state
+        ]
         return np.array(logits, np.float32), state
 
     def reorder(self, state, rows):
@@ -36,7 +38,9 @@ def log_probability(reader, sentence, cells, grid_cells, first):
         logits, state = reader.step(state, np.array([token]))
         free = [c for c in range(grid_cells) if c not in cells[:slot]]
         values = logits[0, [first + c for c in free]].astype(float)
-        total += values[free.index(cell)] - np.log(np.exp(values - values.max()).sum()) - values.max()
+        total += (
+            values[free.index(cell)] - np.log(np.exp(values - values.max()).sum()) - values.max()
+        )
         token = first + cell
     return total
 
@@ -47,7 +51,9 @@ IDS = np.arange(3)[:, None]
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.sampled_from(["valid", "beam", "assign"]), st.integers(1, 6))
 def test_answers_are_always_injections(seed, method, slots):
-    found = decode(Table(20, seed), IDS, slots=slots, grid=(2, 3), first_cell=10, method=method, width=5)
+    found = decode(
+        Table(20, seed), IDS, slots=slots, grid=(2, 3), first_cell=10, method=method, width=5
+    )
     assert found.cells.shape == (3, slots)
     for row in found.cells:
         assert len(set(row.tolist())) == slots
@@ -59,7 +65,9 @@ def test_wide_beam_finds_the_best_of_all_permutations():
     reader = Table(12, 7)
     found = decode(reader, IDS, slots=4, grid=(2, 2), first_cell=5, method="beam", width=24)
     for row in range(3):
-        scores = {p: log_probability(reader, row, p, 4, 5) for p in itertools.permutations(range(4))}
+        scores = {
+            p: log_probability(reader, row, p, 4, 5) for p in itertools.permutations(range(4))
+        }
         assert tuple(found.cells[row]) == max(scores, key=scores.get)
         assert np.isclose(found.scores[row, 0], max(scores.values()), atol=1e-4)
         # All 24 permutations are in the beam, so the marginals are exact.
@@ -75,8 +83,12 @@ def test_greedy_may_repeat_and_valid_may_not():
             return logits, state
 
     common = dict(slots=4, grid=(2, 2), first_cell=2)
-    assert decode(Stubborn(6, 0), IDS, **common, method="greedy").cells.tolist() == [[3, 3, 3, 3]] * 3
-    assert decode(Stubborn(6, 0), IDS, **common, method="valid").cells.tolist() == [[3, 2, 1, 0]] * 3
+    assert (
+        decode(Stubborn(6, 0), IDS, **common, method="greedy").cells.tolist() == [[3, 3, 3, 3]] * 3
+    )
+    assert (
+        decode(Stubborn(6, 0), IDS, **common, method="valid").cells.tolist() == [[3, 2, 1, 0]] * 3
+    )
     # A token that is no cell is no position.
     assert (decode(Stubborn(9, 0), IDS, **common, method="greedy").cells == -1).all()
 

@@ -17,7 +17,7 @@ from puzlm.backbones import ModelSettings, Seq2Seq, TorchReader
 from puzlm.bigram import SideModel, SideSettings, side_symbols
 from puzlm.decoding import decode
 from puzlm.errors import ModelError, PuzlmError, SettingsError
-from puzlm.export import NumpySides, OnnxReader, export, load_tokenizer
+from puzlm.export import NumpySides, OnnxReader, export
 from puzlm.puzzle import Puzzle
 from puzlm.tokenizer import BOS, PieceTokenizer
 
@@ -79,7 +79,7 @@ def readers(folder):
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("masked", [False, True])
 def test_logits_are_torchs(readers, folder, puzzles, batch, masked):
-    text = load_tokenizer(folder)(puzzles[:batch])
+    text = PieceTokenizer.from_pretrained(folder)(puzzles[:batch])
     mask = text["attention_mask"].copy()
     if masked:
         mask[0, 20:] = 0
@@ -94,7 +94,7 @@ def test_logits_are_torchs(readers, folder, puzzles, batch, masked):
         (expected, a), (got, b) = (r.step(s, tokens) for r, s in zip(readers, states, strict=True))
         states = [a, b]
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
-        assert got.shape == (len(tokens), len(load_tokenizer(folder)))
+        assert got.shape == (len(tokens), len(PieceTokenizer.from_pretrained(folder)))
         tokens = expected.argmax(-1)
     assert expected.std() > 0.1  # not flat: the comparison says something
 
@@ -102,7 +102,7 @@ def test_logits_are_torchs(readers, folder, puzzles, batch, masked):
 def test_any_rows_can_be_kept(readers, folder, puzzles):
     """Also rows of other sentences, which no beam needs: the same as having read only those."""
     reader, rows = readers[1], np.array([3, 0, 0])
-    ids = load_tokenizer(folder)(puzzles)["input_ids"]
+    ids = PieceTokenizer.from_pretrained(folder)(puzzles)["input_ids"]
     first, second = np.array([50, 60, 70, 71, 72]), np.array([60, 61, 62])
     state = reader.reorder(reader.step(reader.start(ids), first)[1], rows)
     alone = reader.step(reader.start(ids[rows]), first[rows])[1]
@@ -112,7 +112,7 @@ def test_any_rows_can_be_kept(readers, folder, puzzles):
 
 @pytest.mark.parametrize("method", ["valid", "greedy", "beam", "assign"])
 def test_answers_are_torchs(readers, folder, puzzles, method):
-    tokenizer = load_tokenizer(folder)
+    tokenizer = PieceTokenizer.from_pretrained(folder)
     text = tokenizer(puzzles)
     expected, got = (
         decode(reader, text["input_ids"], slots=9, grid=(3, 3), method=method, width=4,
@@ -140,7 +140,7 @@ def test_one_symbol_and_other_storage(tmp_path, puzzles):
 
 def test_tokenizer_and_sides_are_the_same(folder, puzzles):
     tokenizer = PieceTokenizer.from_pretrained(folder)
-    twin = load_tokenizer(folder)
+    twin = PieceTokenizer.from_pretrained(folder)
     symbols = tokenizer.encode(puzzles[0].pieces)
     np.testing.assert_array_equal(twin.encode(puzzles[0].pieces), symbols)
     sides = side_symbols(symbols, tokenizer)
@@ -158,10 +158,11 @@ def test_runs_without_torch(folder):
         for name in gone:
             sys.modules[name] = None
         import numpy as np
-        from puzlm.export import NumpySides, OnnxReader, load_tokenizer
+        from puzlm.export import NumpySides, OnnxReader
+        from puzlm.tokenizer import PieceTokenizer
         from puzlm.puzzle import Puzzle
         image = np.random.default_rng(0).integers(0, 255, (90, 90, 3), np.uint8)
-        text = load_tokenizer({str(folder)!r})([Puzzle.from_image(image, 3)])
+        text = PieceTokenizer.from_pretrained({str(folder)!r})([Puzzle.from_image(image, 3)])
         reader = OnnxReader({str(folder)!r})
         state = reader.reorder(reader.start(text["input_ids"], None), np.array([0, 0]))
         print(reader.step(state, np.array([1, 1]))[0].shape)
@@ -211,8 +212,8 @@ def test_bad_folders(folder, tmp_path, damage):
 def test_bad_arrays(folder, tmp_path, change):
     bad = tmp_path / "bad"
     shutil.copytree(folder, bad)
-    for name, load in (("tokenizer", load_tokenizer), ("sides", NumpySides)):
-        spoil(f"{name}.npz", change)(bad)
+    for name, load in (("tokenizer", PieceTokenizer.from_pretrained), ("sides", NumpySides)):
+        spoil(f"{name}.safetensors", change)(bad)
         with pytest.raises(ModelError, match=name):
             load(bad)
 

@@ -34,7 +34,9 @@ def test_every_mode_a_person_has_becomes_rgb(photo):
         pixels = read_image(blob)
         assert pixels.shape == (40, 60, 3) and pixels.dtype == np.uint8, name
         if name not in ("1-bit",):  # the picture is the same one, not just any picture
-            same = np.corrcoef(pixels.mean(2).ravel(), photo[200:240, 200:260].mean(2).ravel())[0, 1]
+            same = np.corrcoef(pixels.mean(2).ravel(), photo[200:240, 200:260].mean(2).ravel())[
+                0, 1
+            ]
             assert same > 0.9, name
     assert np.abs(read_image(cases["16-bit"]).astype(int)[..., 0] - wide // 257).max() <= 1
 

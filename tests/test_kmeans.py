@@ -13,9 +13,9 @@ def patches(photo):
     """Real 8x8 patches, (n, 192)."""
     rng = np.random.default_rng(0)
     tops, lefts = rng.integers(0, 400, 3000), rng.integers(0, 600, 3000)
-    return np.stack([photo[t : t + 8, n : n + 8].ravel() for t, n in zip(tops, lefts, strict=True)]).astype(
-        np.float32
-    )
+    return np.stack(
+        [photo[t : t + 8, n : n + 8].ravel() for t, n in zip(tops, lefts, strict=True)]
+    ).astype(np.float32)
 
 
 def test_pca_is_scikit_learns(patches):

@@ -74,7 +74,11 @@ def test_given_pieces_stay_where_they_are(auto, reader, photo):
         found = solver.solve(puzzle, given={0: wrong})
         assert found.positions[0] == wrong
         assert sorted(found.positions) == list(range(9))
-    for bad, message in (({9: 0}, "pieces 0 to 8"), ({0: 9}, "cells 0 to 8"), ({0: 1, 1: 1}, "same cell")):
+    for bad, message in (
+        ({9: 0}, "pieces 0 to 8"),
+        ({0: 9}, "cells 0 to 8"),
+        ({0: 1, 1: 1}, "same cell"),
+    ):
         with pytest.raises(PuzzleError, match=message):
             auto.solve(puzzle, given=bad)
 
@@ -100,8 +104,8 @@ def test_extra_pieces_are_left_over(photo, crops, tmp_path):
 
 
 def test_solve_many_is_solve(auto, photo):
-    puzzles = [Puzzle.from_image(photo, g, gap=x, missing=m, seed=s)
-               for s, (g, x, m) in enumerate([(3, 0, 0), (3, 0.5, 1), (2, 0, 0), (3, 0.1, 0)])]  # fmt: skip
+    kinds = [(3, 0, 0), (3, 0.5, 1), (2, 0, 0), (3, 0.1, 0)]
+    puzzles = [Puzzle.from_image(photo, g, gap=x, missing=m, seed=3) for g, x, m in kinds]
     for one, puzzle in zip(auto.solve_many(puzzles), puzzles, strict=True):
         assert np.array_equal(one.positions, auto.solve(puzzle).positions)
 

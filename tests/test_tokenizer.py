@@ -223,6 +223,8 @@ def test_bad_use(crops):
         PieceTokenizer()(Puzzle.from_image(crops[0], 3))
     with pytest.raises(SettingsError, match="larger than the"):
         PieceTokenizer(vocab_size=4096).fit(crops[:2])
-    small = PieceTokenizer(vocab_size=8, pca_dim=4, piece_size=16, max_cells=9).fit(crops[:9], max_iter=1)
+    small = PieceTokenizer(vocab_size=8, pca_dim=4, piece_size=16, max_cells=9).fit(
+        crops[:9], max_iter=1
+    )
     with pytest.raises(SettingsError, match="at most 9"):
         small(Puzzle.from_image(crops[0], 4))

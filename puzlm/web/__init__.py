@@ -1,0 +1,1 @@
+"""The page and the HTTP service: `puzlm web`, extra `web`."""

@@ -1,0 +1,80 @@
+"""The benchmark compares like with like. Nothing here depends on how fast anything is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from puzlm import bench
+from puzlm.errors import PuzlmError
+
+
+def check_ratio(ratio):
+    assert ratio["median"] > 0 and ratio["min"] > 0
+    assert ratio["met"] == (ratio["median"] >= ratio["bar"])
+
+
+def test_tokenise_agrees_with_scikit_learn():
+    pytest.importorskip("sklearn")
+    lines: list[str] = []
+    # 48 px: patches of 432 numbers, d > 128 so that the pruned search is the one that runs
+    found = bench.tokenise(lines.append, 5, 1, vocab_size=64, pca_dim=160, piece_size=48)
+    assert found["same_symbols"] > 0.999
+    assert found["puzzles_per_second"] > 0
+    check_ratio(found["against_puzzle_by_puzzle"])
+    check_ratio(found["against_whole_batch"])
+    assert json.loads(json.dumps(found)) == found
+    assert len(lines) == 3 and max(map(len, lines)) <= 100
+
+
+def test_tokenise_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.decomposition", None)
+    lines: list[str] = []
+    assert "skipped" in bench.tokenise(lines.append, 5, 1)
+    assert len(lines) == 1 and "pip install scikit-learn" in lines[0]
+
+
+def test_greedy_agrees_with_generate():
+    lines: list[str] = []
+    found = bench.decode_greedy(lines.append, (1, 3), 1)
+    for batch in ("batch_1", "batch_3"):
+        assert found[batch]["same_answers"] == 1.0
+        check_ratio(found[batch]["against_generate"])
+    assert json.loads(json.dumps(found)) == found
+    assert len(lines) == 2
+
+
+def test_race_takes_turns():
+    seen: list[str] = []
+    times, answers = bench._race(
+        {"a": lambda: seen.append("a") or 1, "b": lambda: seen.append("b") or 2}, 2
+    )
+    assert seen == ["a", "b"] * 3  # the first round warms up
+    assert answers == {"a": 1, "b": 2}
+    assert all(t["min"] <= t["median"] for t in times.values())
+
+
+def test_launch_measures_the_child_alone():
+    """A large parent must not show in the child's peak, and a failure names its reason."""
+    ballast = np.ones(40_000_000)  # 320 MB here
+    seconds, peak = bench._launch([sys.executable, "-S", "-c", "pass"])
+    assert seconds > 0 and ballast[-1] == 1
+    assert peak is None or 1 < peak < 200
+    with pytest.raises(PuzlmError, match="no such thing"):
+        bench._launch([sys.executable, "-S", "-c", "raise SystemExit('no such thing')"])
+
+
+def test_importing_bench_is_light():
+    """`puzlm bench` decides what to import; torch and scikit-learn come with the parts."""
+    code = "import sys, puzlm.bench; print(sorted({'torch', 'sklearn'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_machine():
+    about = bench.machine()
+    assert about["cores"] >= 1 and about["versions"]["numpy"] == np.__version__
