@@ -14,8 +14,8 @@ from puzlm.errors import PuzlmError
 
 
 def check_ratio(ratio):
-    assert ratio["median"] > 0 and ratio["min"] > 0
-    assert ratio["met"] == (ratio["median"] >= ratio["bar"])
+    assert 0 < ratio["low"] <= ratio["median"] <= ratio["high"] and ratio["min"] > 0
+    assert ratio["verdict"] in ("met", "missed", "within noise")
 
 
 def test_tokenise_agrees_with_scikit_learn():
@@ -40,8 +40,8 @@ def test_tokenise_says_what_is_missing(monkeypatch):
 
 def test_greedy_agrees_with_generate():
     lines: list[str] = []
-    found = bench.decode_greedy(lines.append, (1, 3), 1)
-    for batch in ("batch_1", "batch_3"):
+    found = bench.decode_greedy(lines.append, (1, 2), 1)
+    for batch in ("batch_1", "batch_2"):
         assert found[batch]["same_answers"] == 1.0
         check_ratio(found[batch]["against_generate"])
     assert json.loads(json.dumps(found)) == found
@@ -56,6 +56,21 @@ def test_race_takes_turns():
     assert seen == ["a", "b"] * 3  # the first round warms up
     assert answers == {"a": 1, "b": 2}
     assert all(t["min"] <= t["median"] for t in times.values())
+
+
+@pytest.mark.parametrize(
+    ("slow", "verdict"),
+    [((3.0, 3.1, 3.2), "met"), ((0.5, 0.6, 0.7), "missed"), ((0.8, 1.0, 1.2), "within noise")],
+)
+def test_a_bar_is_judged_outside_the_noise_only(slow, verdict):
+    times = {"slow": bench._spread(slow), "fast": bench._spread((1.0, 1.0, 1.0))}
+    ratio = bench._ratio(times, "slow", "fast", 1.0)
+    assert ratio["verdict"] == verdict and ratio["median"] == slow[1]
+    assert bench._ratio(times, "slow", "fast", None)["verdict"] == "not judged"
+
+
+def test_exponent():
+    assert bench._exponent([(n, 0.01 * n**1.5) for n in (4, 9, 25, 64)]) == 1.5
 
 
 def test_launch_measures_the_child_alone():
