@@ -78,6 +78,9 @@ def solve(
     ] = None,
     given: Annotated[list[str] | None, typer.Option(help="Fix a piece: PIECE=CELL.")] = None,
     incomplete: Annotated[bool, typer.Option(help="Pieces may be missing or extra.")] = False,
+    rotations: Annotated[
+        bool, typer.Option(help="Pieces may be turned by quarter turns (pixels decide).")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Put the pieces together and write the picture."""
@@ -86,10 +89,14 @@ def solve(
     from puzlm.solver import Solver
 
     loaded = Puzzle.load(puzzle, grid, incomplete=incomplete)
+    if rotations and solver == "auto":
+        solver = "classic"
     chosen = "seq2seq" if decode and solver == "auto" else solver
-    found = Solver.from_pretrained(model, solver=chosen, decoding=decode or "valid").solve(
-        loaded, given=_given(given or [])
-    )
+    if rotations:
+        engine = Solver(solver=chosen, rotations=True)
+    else:
+        engine = Solver.from_pretrained(model, solver=chosen, decoding=decode or "valid")
+    found = engine.solve(loaded, given=_given(given or []))
     write_image(output, found.drawn(loaded.truth))
     if as_json:
         _print({**found.as_dict(), "image": str(output), **_score(found, loaded)})
@@ -266,7 +273,9 @@ def analyze(
 def export(
     model: Annotated[str, typer.Argument(help="A model in the box or a folder.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
-    dtype: Annotated[str | None, typer.Option(help="float16 or float32; default as stored.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float16 or float32; default as stored.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a model as ONNX: it then solves without torch."""

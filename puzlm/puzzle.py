@@ -251,10 +251,16 @@ class Puzzle:
             raise PuzzleError(f"{path}: no such file or folder")
         if path.is_dir():
             return _load_folder(path, grid, incomplete)
-        if grid is None:
-            raise PuzzleError(f"{path}: say into how many pieces it was cut, for example --grid 3")
         image = open_image(path)
         clear = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+        if grid is None:
+            found = find_grid(to_rgb(image))
+            if found is None:
+                raise PuzzleError(
+                    f"{path}: no seams found; say into how many pieces it was cut, for example "
+                    "--grid 3"
+                )
+            grid = found
         return cls.from_shuffled(
             np.asarray(image.convert("RGBA")) if clear else to_rgb(image), grid
         )
@@ -311,6 +317,34 @@ def _load_folder(folder: Path, grid: Grid | int | str | None, incomplete: bool) 
         return Puzzle(np.stack(pieces), known, positions, tuple(names), settings)
     except (ValueError, TypeError) as error:
         raise PuzzleError(f"{folder / 'puzzle.json'}: {error}") from error
+
+
+def find_grid(image: Pixels) -> Grid | None:
+    """Find the grid of a shuffled picture from its seams; None when they do not show.
+
+    A seam is a line across which neighbouring pixels differ much more than beside it. The finest
+    division almost all of whose lines are seams is taken: a coarser one has some of them too.
+    """
+    found = []
+    for axis in (0, 1):
+        pixels = image.astype(np.float32).swapaxes(0, axis)
+        jumps = np.abs(np.diff(pixels, axis=0)).mean(
+            (1, 2)
+        )  # jump k lies between lines k and k + 1
+        length, best = len(pixels), 1
+        for parts in range(2, min(64, length // 8) + 1):
+            if length % parts:
+                continue  # pieces are equally large
+            seams = np.arange(1, parts) * (length // parts) - 1
+            beside = np.stack(
+                [jumps[np.clip(seams + k, 0, len(jumps) - 1)] for k in (-3, -2, 2, 3)]
+            )
+            ratio = jumps[seams] / (np.median(beside, axis=0) + 0.5)
+            if np.median(ratio) > 1.8 and np.mean(ratio > 1.3) > 0.75:
+                best = parts
+        found.append(best)
+    rows, columns = found
+    return (rows, columns) if rows * columns > 1 else None
 
 
 def guess_grid(count: int) -> Grid:

@@ -54,15 +54,23 @@ class Solution:
     alternatives: tuple[Positions, ...] = ()
     order: tuple[int, ...] = ()
     """Pieces in the order in which they were placed."""
+    turns: tuple[int, ...] = ()
+    """Quarter turns counter-clockwise that set each piece upright; empty: all lay upright."""
 
     @property
     def image(self) -> Pixels:
         """The assembled picture."""
-        return assemble(self.pieces, self.positions, self.grid)
+        return assemble(self._upright, self.positions, self.grid)
 
     def drawn(self, truth: Positions | None = None) -> Pixels:
         """The assembled picture, wrong pieces framed in red when the truth is known."""
-        return draw(self.pieces, self.positions, self.grid, truth)
+        return draw(self._upright, self.positions, self.grid, truth)
+
+    @property
+    def _upright(self) -> Pixels:
+        if not self.turns:
+            return self.pieces
+        return np.stack([np.rot90(p, t) for p, t in zip(self.pieces, self.turns, strict=True)])
 
     def as_dict(self) -> dict[str, Any]:
         """What `puzlm solve --json` prints."""
@@ -73,6 +81,7 @@ class Solution:
             "solver": self.solver,
             "seconds": round(self.seconds, 4),
             "unplaced": np.flatnonzero(self.positions < 0).tolist(),
+            **({"turns": list(self.turns)} if self.turns else {}),
         }
 
 
@@ -88,6 +97,7 @@ class Solver:
         *,
         solver: str = "auto",
         decoding: str = "valid",
+        rotations: bool = False,
     ) -> None:
         if solver not in SOLVERS:
             raise SettingsError(f"solver '{solver}' is unknown; {nearest(solver, SOLVERS)}")
@@ -95,7 +105,9 @@ class Solver:
             raise SettingsError(f"decode '{decoding}' is unknown; {nearest(decoding, METHODS)}")
         self.tokenizer, self.reader, self.sides = tokenizer, reader, sides
         self.card = dict(card or {})
-        self.solver, self.decoding = solver, decoding
+        if rotations and solver != "classic":
+            raise SettingsError(f"rotations: only the classic solver turns pieces, not '{solver}'")
+        self.solver, self.decoding, self.rotations = solver, decoding, rotations
         self.fusion = {**FUSION, **self.card.get("fusion", {})}
 
     @classmethod
@@ -285,7 +297,7 @@ class Solver:
     def _alone(self, puzzle: Puzzle, given: dict[int, int]) -> Solution:
         """Solve with pixels only, or at random (the floor)."""
         start = time.perf_counter()
-        n = len(puzzle.pieces)
+        n, turns = len(puzzle.pieces), ()
         if self.solver == "random":
             free = [c for c in range(puzzle.cells) if c not in given.values()]
             rng = np.random.default_rng(int(puzzle.pieces.sum(dtype=np.int64)) % 2**32)
@@ -297,11 +309,17 @@ class Solver:
         else:
             from puzlm import classic
 
-            found = classic.solve(puzzle.pieces, puzzle.grid, given=given)
-            positions, sure = found.positions, found.confidence
+            try:
+                found = classic.solve(
+                    puzzle.pieces, puzzle.grid, given=given, rotations=self.rotations
+                )
+            except ValueError as error:
+                raise PuzzleError(str(error)) from error
+            positions, sure = found.positions, np.clip(found.confidence, 0, 1)
+            turns = tuple(found.turns.tolist()) if self.rotations else ()
         order = tuple(np.argsort(-sure, kind="stable").tolist())
         return Solution(positions, sure, puzzle.grid, self.solver, time.perf_counter() - start,
-                        puzzle.pieces, (), order)  # fmt: skip
+                        puzzle.pieces, (), order, turns)  # fmt: skip
 
 
 @dataclass(frozen=True)

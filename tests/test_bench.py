@@ -23,12 +23,12 @@ def test_tokenise_agrees_with_scikit_learn():
     lines: list[str] = []
     # 48 px: patches of 432 numbers, d > 128 so that the pruned search is the one that runs
     found = bench.tokenise(lines.append, 5, 1, vocab_size=64, pca_dim=160, piece_size=48)
-    assert found["same_symbols"] > 0.999
+    assert found["same_symbols"] > 0.999 and found["same_or_nearer"] > 0.999
     assert found["puzzles_per_second"] > 0
     check_ratio(found["against_puzzle_by_puzzle"])
     check_ratio(found["against_whole_batch"])
     assert json.loads(json.dumps(found)) == found
-    assert len(lines) == 3 and max(map(len, lines)) <= 100
+    assert len(lines) == 3 and max(map(len, lines)) <= 120
 
 
 def test_tokenise_says_what_is_missing(monkeypatch):

@@ -17,6 +17,7 @@ from puzlm.puzzle import (
     assemble,
     cut,
     draw,
+    find_grid,
     geometry,
     guess_grid,
     parse_grid,
@@ -116,6 +117,17 @@ def test_shuffled_picture_with_holes_can_be_read_back(photo, tmp_path):
     write_image(tmp_path / "s.png", shuffled(puzzle))
     back = Puzzle.load(tmp_path / "s.png", 3)
     assert np.array_equal(back.pieces, puzzle.pieces)
+
+
+@pytest.mark.parametrize("grid", ["2", "3", "3x4", "5", "8x10"])
+def test_the_grid_is_found_from_the_seams(grid, photo):
+    puzzle = Puzzle.from_image(photo, grid, seed=2)
+    assert find_grid(shuffled(puzzle)) == parse_grid(grid)
+
+
+def test_a_whole_photo_has_no_seams(photo):
+    assert find_grid(photo) is None
+    assert find_grid(photo[:400, :400]) is None
 
 
 def test_piece_files_sort_like_numbers(photo, tmp_path):

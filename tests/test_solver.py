@@ -103,6 +103,19 @@ def test_extra_pieces_are_left_over(photo, crops, tmp_path):
     assert (found.positions == -1).sum() == 1
 
 
+def test_turned_pieces_are_set_upright(photo):
+    """Type 2: the picture comes out whole, up to a turn of the whole."""
+    pieces = cut(photo[:400, :400], (4, 4))
+    rng = np.random.default_rng(3)
+    order, turns = rng.permutation(16), rng.integers(0, 4, 16)
+    turned = np.stack([np.rot90(pieces[i], t) for i, t in zip(order, turns, strict=True)])
+    found = Solver(solver="classic", rotations=True).solve(Puzzle(turned, (4, 4)))
+    whole = [np.rot90(photo[:400, :400], t) for t in range(4)]
+    assert any(np.array_equal(found.image, w) for w in whole)
+    with pytest.raises(SettingsError, match="only the classic solver"):
+        Solver(solver="random", rotations=True)
+
+
 def test_solve_many_is_solve(auto, photo):
     kinds = [(3, 0, 0), (3, 0.5, 1), (2, 0, 0), (3, 0.1, 0)]
     puzzles = [Puzzle.from_image(photo, g, gap=x, missing=m, seed=3) for g, x, m in kinds]

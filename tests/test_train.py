@@ -260,9 +260,8 @@ def test_side_model_learns_what_touches(crops, tmp_path):
     tokenizer = PieceTokenizer(vocab_size=64, pca_dim=16, piece_size=32, patch="strip:4")
     tokenizer.fit(crops, max_iter=4)
     tokens = np.stack([tokenizer.encode(cut(c, (3, 3))) for c in crops])
-    model = fit(
-        tokenizer, batches_of(tokens, 32), (3, 3), steps=250, lr=3e-3, hidden=64, vector=32, embedding=16
-    )
+    shape = {"hidden": 64, "vector": 32, "embedding": 16}
+    model = fit(tokenizer, batches_of(tokens, 32), (3, 3), steps=250, lr=3e-3, **shape)
     model.save_pretrained(tmp_path)
     back = SideModel.from_pretrained(tmp_path)
     hits = []
