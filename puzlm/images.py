@@ -12,19 +12,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import (  # noqa: F401: a reader that Image.open may use must have been imported
-    BmpImagePlugin,
-    GifImagePlugin,
-    Image,
-    ImageOps,
-    JpegImagePlugin,
-    MpoImagePlugin,
-    PngImagePlugin,
-    PpmImagePlugin,
-    TiffImagePlugin,
-    UnidentifiedImageError,
-    WebPImagePlugin,
-)
+from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import TiffImagePlugin as _tiff  # noqa: F401 (a reader is known once it is imported)
+from PIL import WebPImagePlugin as _webp  # noqa: F401
 
 from puzlm.errors import ImageError
 
@@ -32,7 +22,7 @@ Pixels = NDArray[np.uint8]
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
 # What is decoded at all: some of Pillow's other readers start programs (EPS: Ghostscript).
-FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 MAX_PIXELS = 100_000_000  # a 10,000 x 10,000 picture; larger ones are refused as bombs
 
 

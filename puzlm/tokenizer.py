@@ -27,6 +27,7 @@ from puzlm.images import Pixels, write_bytes
 from puzlm.kmeans import Array, Codebook
 from puzlm.puzzle import HOLE, Grid, Puzzle, cut, parse_grid
 
+GROUP = 36  # pieces encoded at a time: what a few puzzles need stays in the cache
 PAD, BOS, EOS, SEP, FIRST_SYMBOL = 0, 1, 2, 3, 4
 
 
@@ -208,7 +209,10 @@ class PieceTokenizer:
 
     def encode(self, pieces: Array) -> Array:
         """Symbols (n, b, symbols a position) of pieces (n, height, width, 3) of any size."""
-        return self.encode_canonical(self.canonical(pieces))
+        if not isinstance(pieces, np.ndarray) or len(pieces) <= GROUP:
+            return self.encode_canonical(self.canonical(pieces))
+        parts = [self.encode(pieces[i : i + GROUP]) for i in range(0, len(pieces), GROUP)]
+        return np.concatenate(parts)
 
     # ---- symbols to sentences ---------------------------------------------------------------
 
