@@ -281,7 +281,8 @@ class Solver:
         np.fill_diagonal(below, -np.inf)
         if puzzle.cells <= assembly.SMALL_GRID:
             found, scores = assembly.beam_search(right, below, puzzle.grid, cells, given, top=TOP)
-            share = np.exp((scores - scores[0]) / w["temperature"])
+            heat = w["temperature"] if read is not None else 1.0  # fitted with the marginals in
+            share = np.exp((scores - scores[0]) / heat)
             share /= share.sum()
             sure = np.minimum(((found == found[0]) * share[:, None]).sum(0), 1.0)
             others = tuple(found[1:6])
