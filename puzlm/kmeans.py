@@ -175,29 +175,35 @@ class Codebook:
         if not hasattr(self, "_split"):
             head, tail = self.centroids[:, : self.HEAD], self.centroids[:, self.HEAD :]
             half = 0.5 * (self.centroids**2).sum(1)
+            # Two more rows make the product subtract |c|^2 / 2 and the reach by itself.
+            table = np.concatenate([head.T, -half[None], -np.sqrt((tail**2).sum(1))[None]])
             self._split = (
-                np.ascontiguousarray(self.components[: self.HEAD].T), np.ascontiguousarray(head.T),
-                half, np.sqrt((tail**2).sum(1)), tail @ self.components[self.HEAD :],
+                np.ascontiguousarray(self.components[: self.HEAD].T), np.ascontiguousarray(table),
+                tail @ self.components[self.HEAD :],
             )  # fmt: skip
-        basis, head, half, reach, rest = self._split
+        basis, table, rest = self._split
+        reach = -table[-1]
+        widest = 2 * reach.max()
         symbols = np.empty(len(x), np.int64)
-        scores = np.empty((BLOCK, len(half)), np.float32)
-        slacks = np.empty_like(scores)
+        leading = np.ones((BLOCK, self.HEAD + 2), np.float32)
+        scores = np.empty((BLOCK, table.shape[1]), np.float32)
         for start in range(0, len(x), BLOCK):
             centred = x[start : start + BLOCK] - self.mean
-            leading = centred @ basis
-            low, slack = scores[: len(centred)], slacks[: len(centred)]
-            np.matmul(leading, head, out=low)
-            low -= half
+            lead, low = leading[: len(centred)], scores[: len(centred)]
+            np.matmul(centred, basis, out=lead[:, : self.HEAD])
             energy = np.einsum("nd,nd->n", centred, centred)
-            energy -= np.einsum("nd,nd->n", leading, leading)
+            energy -= np.einsum("nd,nd->n", lead[:, : self.HEAD], lead[:, : self.HEAD])
             length = np.sqrt(np.maximum(energy, 0)) * np.float32(1.001)  # room for rounding
-            np.multiply(length[:, None], reach, out=slack)
-            low -= slack  # the least a score can be
+            lead[:, -1] = length
+            np.matmul(lead, table, out=low)  # the least a score can be
             floor = low.max(1)
-            slack *= 2
-            slack += low  # the most it can be
-            rows, columns = np.divmod(np.flatnonzero(slack >= floor[:, None]), len(half))
+            # The most a score can be is low + 2 length reach: first by the widest reach of all,
+            # in one pass over the table, then by its own for the few that are left.
+            near = np.flatnonzero(low >= (floor - length * widest)[:, None])
+            rows, columns = np.divmod(near, table.shape[1])
+            high = low[rows, columns] + 2 * length[rows] * reach[columns]
+            kept = high >= floor[rows]
+            rows, columns = rows[kept], columns[kept]
             exact = low[rows, columns] + length[rows] * reach[columns]
             exact += np.einsum("nd,nd->n", centred[rows], rest[columns])
             # Rows come sorted: the best of each run is the answer, the first one on a tie.

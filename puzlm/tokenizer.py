@@ -159,18 +159,17 @@ class PieceTokenizer:
     # ---- pieces to symbols ------------------------------------------------------------------
 
     def canonical(self, pieces: Array) -> Array:
-        """Resize pieces (n, height, width, 3) to the canonical side, rounded to whole levels."""
+        """Resize pieces (n, height, width, 3) to the canonical side, in whole grey levels."""
         side = self.settings.side
-        if isinstance(pieces, np.ndarray):
-            x, like = pieces.astype(np.float32), None
-        else:
-            x, like = pieces.float(), pieces
-        if x.shape[1] != side:
-            x = _apply(_resize_matrix(x.shape[1], side), x, 1, like)
-        if x.shape[2] != side:
-            x = _apply(_resize_matrix(x.shape[2], side), x, 2, like)
+        if pieces.shape[1] == side and pieces.shape[2] == side:
+            return pieces
+        is_numpy = isinstance(pieces, np.ndarray)
+        x = pieces.astype(np.float32) if is_numpy else pieces.float()
+        for axis in (1, 2):
+            if x.shape[axis] != side:
+                x = _apply(_resize_matrix(x.shape[axis], side), x, axis)
         # Whole levels again: rounding errors of the resize must not decide a symbol.
-        return x.round()
+        return x.round().astype(np.uint8) if is_numpy else x.round()
 
     def patches(self, x: Array, term: str) -> Array:
         """Border patches of canonical pieces x (n, side, side, 3): (n, b, D), in walking order."""
@@ -609,14 +608,13 @@ def _where(condition: Array, value: int, other: Array) -> Array:
     return other.masked_fill(condition, value)
 
 
-def _apply(matrix: Array, x: Array, axis: int, like: Array) -> Array:
+def _apply(matrix: Array, x: Array, axis: int) -> Array:
     """Multiply `matrix` (new, old) into one axis of x."""
-    if like is not None:
+    if not isinstance(x, np.ndarray):
         import torch
 
-        matrix = torch.from_numpy(matrix).to(like.device)
-    moved = x.swapaxes(axis, 3)
-    return (moved @ matrix.T).swapaxes(axis, 3)
+        matrix = torch.from_numpy(matrix).to(x.device)
+    return (x.swapaxes(axis, 3) @ matrix.T).swapaxes(axis, 3)
 
 
 def _resize_matrix(old: int, new: int) -> NDArray[np.float32]:
