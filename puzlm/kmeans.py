@@ -196,7 +196,11 @@ class Codebook:
             length = np.sqrt(np.maximum(energy, 0)) * np.float32(1.001)  # room for rounding
             lead[:, -1] = length
             np.matmul(lead, table, out=low)  # the least a score can be
-            floor = low.max(1)
+            # The likeliest centroid, looked at in full, is the score to beat.
+            every, top = np.arange(len(centred)), low.argmax(1)
+            floor = low[every, top] + length * reach[top]
+            floor += np.einsum("nd,nd->n", centred, rest[top])
+            floor -= np.abs(floor) * np.float32(1e-6)
             # The most a score can be is low + 2 length reach: first by the widest reach of all,
             # in one pass over the table, then by its own for the few that are left.
             near = np.flatnonzero(low >= (floor - length * widest)[:, None])
@@ -207,7 +211,7 @@ class Codebook:
             exact = low[rows, columns] + length[rows] * reach[columns]
             exact += np.einsum("nd,nd->n", centred[rows], rest[columns])
             # Rows come sorted: the best of each run is the answer, the first one on a tie.
-            best = np.maximum.reduceat(exact, np.searchsorted(rows, np.arange(len(centred))))
+            best = np.maximum.reduceat(exact, np.searchsorted(rows, every))
             hit = exact == best[rows]
             symbols[start : start + len(centred)][rows[hit][::-1]] = columns[hit][::-1]
         return symbols
