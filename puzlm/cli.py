@@ -81,6 +81,8 @@ def solve(
     rotations: Annotated[
         bool, typer.Option(help="Pieces may be turned by quarter turns (pixels decide).")
     ] = False,
+    gif: Annotated[Path | None, typer.Option(help="Also write an animation.")] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the picture.")] = False,
     as_json: Json = False,
 ) -> None:
     """Put the pieces together and write the picture."""
@@ -98,6 +100,13 @@ def solve(
         engine = Solver.from_pretrained(model, solver=chosen, decoding=decode or "valid")
     found = engine.solve(loaded, given=_given(given or []))
     write_image(output, found.drawn(loaded.truth))
+    if gif is not None:
+        from puzlm.images import write_bytes
+        from puzlm.web.gif import draw
+
+        write_bytes(gif, draw(loaded, found.positions.tolist(), list(found.order)))
+    if show:
+        typer.launch(str(output))
     if as_json:
         _print({**found.as_dict(), "image": str(output), **_score(found, loaded)})
     else:

@@ -48,6 +48,9 @@ def test_make_then_solve(tmp_path):
     assert read_image(tmp_path / "s.png").shape == (3 * height, 3 * width, 3)
     spoken = puzlm("solve", tmp_path / "p", "-o", tmp_path / "s.png", "--decode", "beam").stdout
     assert "seq2seq (beam)" in spoken and str(tmp_path / "s.png") in spoken
+    puzlm("solve", tmp_path / "p", "-o", tmp_path / "s.png", "--gif", tmp_path / "s.gif")
+    with Image.open(tmp_path / "s.gif") as movie:
+        assert movie.n_frames > 9 and movie.size[0] * movie.size[1] < 200_000
 
 
 def test_solve_a_shuffled_picture_of_another_grid(tmp_path):

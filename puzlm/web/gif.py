@@ -18,7 +18,7 @@ GROUND = (24, 26, 34)
 
 def draw(puzzle: Puzzle, positions: list[int], order: list[int]) -> bytes:
     """Draw a GIF: first shuffled, then piece after piece at its place."""
-    pieces, (rows, columns) = puzzle.pieces, puzzle.grid
+    pieces, (rows, columns) = _shrunk(puzzle), puzzle.grid
     n, height, width = pieces.shape[:3]
     turns = list(dict.fromkeys(order)) + [i for i in range(n) if i not in set(order)]
     together = -(-n * STEPS // FRAMES)
@@ -64,3 +64,13 @@ def _frame(
         top, left = round(places[i][0]), round(places[i][1])
         canvas[top : top + height, left : left + width] = pieces[i]
     return Image.fromarray(canvas)
+
+
+def _shrunk(puzzle: Puzzle) -> Pixels:
+    """Pieces small enough for a frame of PIXELS."""
+    height, width = puzzle.pieces.shape[1:3]
+    scale = (PIXELS / (puzzle.cells * height * width)) ** 0.5
+    if scale >= 1:
+        return puzzle.pieces
+    size = max(1, int(width * scale)), max(1, int(height * scale))
+    return np.stack([np.asarray(Image.fromarray(p).resize(size)) for p in puzzle.pieces])
