@@ -88,6 +88,8 @@ _RG = "RG-LNS (under review)"
 _PUZLM = "PuzLM paper"
 _JPWLEG = ("JPwLEG (AAAI 2023)", _PUZLM, _RG)
 _LSEJ = ("ImageNet-LSEJ", _RG)
+_QUOTED = f"quoted in the {_PUZLM}"
+_CENTRE = "whether the centre was given is not stated"
 
 
 def _all() -> Iterator[Protocol]:
@@ -97,9 +99,12 @@ def _all() -> Iterator[Protocol]:
                              "pieces of at least 76 px; image size not given"),),
     )  # fmt: skip
     yield plain
-    for count in (1, 2, 3):
+    for count, ours, theirs in ((1, (86.0, 71.3), (72.0, 41.5)), (2, (73.8, 45.1), (61.8, 21.4)),
+                                (3, (61.2, 23.7), (54.1, 14.9))):  # fmt: skip
+        known = (Published("PuzLM", *ours, None, _PUZLM, "image size not given"),
+                 Published("JPDVT", *theirs, None, _QUOTED, "gaps not stated"))  # fmt: skip
         name = f"imagenet-3x3-missing-{count}"
-        yield replace(plain, name=name, missing=count, scored="present", published=())
+        yield replace(plain, name=name, missing=count, scored="present", published=known)
     yield replace(
         plain, name="imagenet-3x3-eroded", piece=64, gap=32, papers=("JPDVT (CVPR 2024)", _PUZLM),
         published=(Published("JPDVT", 83.3, 68.7, None, "JPDVT (CVPR 2024)"),
@@ -108,6 +113,8 @@ def _all() -> Iterator[Protocol]:
     yield Protocol(
         "imagenet-3x3-cfn", (3, 3), 256, 255, 255, 85, 64, 21, jitter=True,
         papers=("CFN (Noroozi and Favaro, ECCV 2016)", "Wei et al. (CVPR 2019), centre tiles"),
+        published=(Published("CFN", 71.0, None, None, _QUOTED, "chooses among 1,000 permutations"),
+                   Published("Wei et al.", None, 47.3, None, _QUOTED, "centre tiles")),
     )  # fmt: skip
     yield Protocol(
         "imagenet-3x3-fcvit", (3, 3), 256, 224, 225, 75, 64, 11, jitter=True, restore=True,
@@ -116,7 +123,15 @@ def _all() -> Iterator[Protocol]:
                    Published("FCViT", 83.7, 66.8, None, "independent run", "50 k images")),
     )  # fmt: skip
     three = Protocol("jpwleg-3", (3, 3), 398, 398, 398, 144, 96, 48,
-                     released="48gap_33", papers=_JPWLEG)  # fmt: skip
+                     released="48gap_33", papers=_JPWLEG,
+                     published=(Published("PuzLM", 91.9, 84.5, None, _PUZLM),
+                                Published("FCViT", 96.9, 87.9, None, _QUOTED),
+                                Published("VLHSA", 85.4, None, None, _QUOTED),
+                                Published("DiffAssemble", 79.7, 54.2, None, _QUOTED),
+                                Published("JPDVT", 71.3, None, None, _QUOTED),
+                                Published("PDN-GA", 81.3, 58.2, None, _QUOTED, _CENTRE),
+                                Published("Deepzzle", 73.8, 52.3, None, _QUOTED, _CENTRE)),
+                     )  # fmt: skip
     five = Protocol(
         "jpwleg-5", (5, 5), 534, 534, 534, 108, 96, 12, released="12gap_55", papers=_JPWLEG,
         published=(Published("RG-LNS", 69.1, 60.7, 90.9, _RG),
@@ -124,12 +139,18 @@ def _all() -> Iterator[Protocol]:
                    Published("PuzLM", 72.1, 32.5, None, _PUZLM),
                    Published("DiffAssemble", 63.0, 16.4, None, _RG),
                    Published("FCViT", 43.2, 2.5, None, _RG),
-                   Published("PuzzleFlow", 29.0, 0.0, None, _RG)),
+                   Published("PuzzleFlow", 29.0, 0.0, None, _RG),
+                   Published("VLHSA", 66.9, 19.0, None, _QUOTED),
+                   Published("JPDVT", 4.1, 0.0, None, _QUOTED),
+                   Published("ERL-MPP", 52.7, 18.6, None, _QUOTED, _CENTRE),
+                   Published("PDN-GA", 44.3, 6.1, None, _QUOTED, _CENTRE),
+                   Published("Deepzzle", 21.9, 0.0, None, _QUOTED, _CENTRE)),
     )  # fmt: skip
-    for open_centre in (three, five):
+    for open_centre, siamese in ((three, (81.6, 59.7)), (five, (40.3, 5.1))):
         yield open_centre
         name = f"{open_centre.name}-fixed-centre"
-        yield replace(open_centre, name=name, scored="non-centre", published=(),
+        own = (Published("SD2RL (JPwLEG's own)", *siamese, None, _QUOTED),)
+        yield replace(open_centre, name=name, scored="non-centre", published=own,
                       papers=("JPwLEG (AAAI 2023)",))  # fmt: skip
     lsej = Protocol("imagenet-lsej-10x10-2", (10, 10), 500, 500, 500, 50, 46, 4,
                     restore=True, papers=_LSEJ)  # fmt: skip
