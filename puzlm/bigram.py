@@ -79,9 +79,8 @@ class SideModel(nn.Module):
     def start_from_centroids(self, tokenizer: PieceTokenizer) -> None:
         """Start the embeddings from what the symbols look like."""
         for number, book in enumerate(tokenizer.codebooks_):
-            c = book.centroids - book.centroids.mean(0)
-            c = c / np.sqrt(c.std(0) + 1e-6)
-            c = c[:, : self.settings.embedding] / c[:, : self.settings.embedding].std()
+            c = book.half_whitened()[:, : self.settings.embedding]
+            c = c / c.std()
             rows = self.embed.weight[number * self.settings.codes :][: len(c)]
             rows *= 0.1
             rows[:, : c.shape[1]] += torch.from_numpy(c).to(rows)

@@ -164,6 +164,12 @@ class Codebook:
             return np.asarray(self.centroids + self.mean)
         return np.asarray(self.centroids @ self.components + self.mean)
 
+    def half_whitened(self) -> Array:
+        """The centroids (k, d) as a start for embeddings: centred, and divided by the root of each
+        dimension's spread, so that brightness does not drown the rest."""
+        centred = self.centroids - self.centroids.mean(0)
+        return centred / np.sqrt(centred.std(0) + 1e-6)
+
     def _assign_pruned(self, x: Floats) -> NDArray[np.int64]:
         """Find the nearest centroid exactly, looking at most of them in 64 dimensions only.
 
