@@ -260,6 +260,30 @@ def compare(
 
 
 @app.command()
+def generalise(
+    kind: Annotated[list[str], typer.Option(help="Kind of images: NAME=PATH; may be repeated.")],
+    solver: Annotated[list[str], typer.Option(help="NAME or NAME@MODEL; may be repeated.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="JSON file to write.")],
+    grid: Annotated[list[str] | None, typer.Option(help="3 or 3x4; may be repeated.")] = None,
+    limit: Annotated[int, typer.Option(help="Puzzles a cell.")] = 100,
+    figure: Annotated[Path | None, typer.Option(help="Also draw the heat map.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure solvers on kinds of images, gap by gap from none to half a piece."""
+    from puzlm.generalise import generalise as run
+    from puzlm.generalise import parse_kinds
+
+    report = (lambda line: None) if as_json else print
+    found = run(solver, parse_kinds(kind), output, grids=grid or ["3"], limit=limit, report=report)
+    if figure is not None:
+        from puzlm.figures import generalisation
+
+        generalisation(json.loads(output.read_text()), figure)
+    if as_json:
+        _print(found)
+
+
+@app.command()
 def analyze(
     tokens: Annotated[list[Path], typer.Argument(help="Token files of `puzlm tokenize`.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
@@ -343,12 +367,22 @@ def bench(
     training: Annotated[
         bool, typer.Option(help="Time the stages of a training step instead.")
     ] = False,
+    service: Annotated[
+        bool, typer.Option(help="Start the service and put it under load instead.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure speed and memory, as ratios of two things run side by side."""
-    from puzlm.bench import run
+    say = (lambda line: None) if as_json else print
+    if service:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `puzlm web` does
+        from puzlm.bench_service import run as run_service
 
-    results = run(quick=quick, training=training, report=(lambda line: None) if as_json else print)
+        results = run_service(quick=quick, report=say)
+    else:
+        from puzlm.bench import run
+
+        results = run(quick=quick, training=training, report=say)
     from puzlm.images import write_bytes
 
     write_bytes(output, (json.dumps(results, indent=1) + "\n").encode())
@@ -356,6 +390,8 @@ def bench(
         _print(results)
     else:
         print(f"written to {output}")
+    if failed := [name for name, passed in results.get("checks", {}).items() if not passed]:
+        raise PuzlmError(f"bench: failed: {'; '.join(failed)}")
 
 
 def _print(record: Any) -> None:

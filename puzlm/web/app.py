@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -234,11 +235,7 @@ def create_app(
                 intake.choice(form, "decode", base.decoding, METHODS))  # fmt: skip
         given = intake.given_of(intake.text(form, "given"), puzzle)
         answer = app.state.batcher.submit(kind, puzzle, given)
-        try:
-            async with asyncio.timeout(limits.solve_s):
-                solution: Solution = await asyncio.wrap_future(answer)
-        except TimeoutError:
-            raise a.Busy(f"no answer within {limits.solve_s:g} s; try again later", 10) from None
+        solution = await answered(request, answer, limits.solve_s)
         symbols = await in_thread(tokenizer.encode, puzzle.pieces)
         return a.Solved(
             positions=solution.positions.tolist(), order=[int(i) for i in solution.order],
@@ -270,6 +267,26 @@ async def one_file(form: FormData, name: str) -> tuple[str, bytes] | None:
     """The file of a form field, if there is one."""
     value = form.get(name)
     return (value.filename or name, await value.read()) if isinstance(value, UploadFile) else None
+
+
+async def answered(request: Request, answer: Future[Solution], seconds: float) -> Solution:
+    """Wait for the solver; a client that hangs up or waits too long leaves the queue."""
+
+    async def hung_up() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    solved, gone = asyncio.wrap_future(answer), asyncio.ensure_future(hung_up())
+    try:
+        await asyncio.wait({solved, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if solved.done():
+            return solved.result()
+        if gone.done():
+            raise a.Refused(400, "hung_up", "The client did not wait for the answer.")
+        raise a.Busy(f"no answer within {seconds:g} s; try again later", 10)
+    finally:
+        gone.cancel()
+        solved.cancel()  # takes the puzzle out of the queue if it is still there
 
 
 def _handle_errors(app: FastAPI) -> None:

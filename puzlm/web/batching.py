@@ -1,17 +1,17 @@
 """Micro-batching: many requests, one worker thread, one call of the model for many puzzles.
 
-    request -> submit() -> bounded queue -> worker: up to 64 at once, grouped by kind -> futures
+    request -> submit() -> bounded queue, a line for each kind of puzzle -> worker -> futures
 
-A batch is cut so that it takes about TARGET seconds: where batching pays, the pace per puzzle
-falls and batches grow; where it does not, nobody waits for 63 others.
+The lines take turns, so a small puzzle never waits for all the large ones before it. A turn is cut
+so that it takes about TARGET seconds: where batching pays, the pace per puzzle falls and batches
+grow; where it does not, nobody waits for 63 others. A puzzle whose client has gone is never solved.
 """
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import threading
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -20,17 +20,19 @@ from puzlm.puzzle import Puzzle
 from puzlm.solver import Solution
 from puzlm.web.answers import Busy
 
-BATCH = 64  # puzzles taken from the queue at once
-TARGET = 2.0  # seconds one call of the model should take
+BATCH = 64  # puzzles of one call
+TARGET = 0.5  # seconds one call of the model should take
+START = 0.1  # seconds a puzzle is thought to take before the first was timed
 PIXELS = 16_000_000  # pixels of one call: bounds the memory of a batch
 PATIENCE = 600.0  # seconds after which close() stops waiting
 
 Kind = tuple[str, str]  # solver, decoding
+Group = tuple[Kind, tuple[int, int], int]  # ..., grid, pieces
 Given = Mapping[int, int]
 SolveMany = Callable[[Kind, list[Puzzle], Sequence[Given]], list[Solution]]
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """One puzzle that waits for its answer."""
 
@@ -40,77 +42,94 @@ class Job:
     answer: Future[Solution] = field(default_factory=Future)
 
     @property
-    def group(self) -> tuple[int, int, Kind, tuple[int, int]]:
-        """Jobs of one group are solved together; small puzzles come first."""
-        return self.puzzle.cells, len(self.puzzle.pieces), self.kind, self.puzzle.grid
+    def group(self) -> Group:
+        """Jobs of one group are solved together."""
+        return self.kind, self.puzzle.grid, len(self.puzzle.pieces)
+
+    @property
+    def pace(self) -> tuple[Kind, int]:
+        """Jobs that take about as long; few of these exist, so their times can be kept."""
+        return self.kind, self.puzzle.cells.bit_length()
 
 
 class Batcher:
     """A bounded queue and the thread that empties it."""
 
     def __init__(self, solve_many: SolveMany, *, waiting: int = 128, batch: int = BATCH) -> None:
-        self._solve_many, self._batch = solve_many, batch
-        self._queue: queue.Queue[Job | None] = queue.Queue(waiting)
-        self._pace: dict[Kind, float] = {}
-        self._closed = threading.Event()
+        self._solve_many, self._most, self._batch = solve_many, waiting, batch
+        self._lines: OrderedDict[Group, deque[Job]] = OrderedDict()  # the next to serve is first
+        self._changed = threading.Condition()
+        self._paces: dict[tuple[Kind, int], float] = {}
+        self._closed = False
         self._thread = threading.Thread(target=self._work, name="puzlm-solver", daemon=True)
         self._thread.start()
 
     @property
     def waiting(self) -> int:
         """Puzzles in the queue now."""
-        return self._queue.qsize()
+        with self._changed:
+            return self._count()
 
     def submit(self, kind: Kind, puzzle: Puzzle, given: Given) -> Future[Solution]:
-        """Put a puzzle into the queue, or refuse at once when it is full."""
+        """Put a puzzle into the queue, or refuse at once when it is full.
+
+        Cancel the future to take the puzzle out again.
+        """
         job = Job(kind, puzzle, given)
-        if self._closed.is_set():
-            raise Busy("the service is shutting down", 5)
-        try:
-            self._queue.put_nowait(job)
-        except queue.Full:
-            raise Busy("too many puzzles are waiting; try again in a moment") from None
+        with self._changed:
+            if self._closed:
+                raise Busy("the service is shutting down", 5)
+            if self._count() >= self._most:
+                raise Busy("too many puzzles are waiting; try again in a moment")
+            self._lines.setdefault(job.group, deque()).append(job)
+            self._changed.notify()
+        job.answer.add_done_callback(lambda answer: self._drop(job) if answer.cancelled() else None)
         return job.answer
 
     def close(self) -> None:
         """Answer what is waiting, then end the thread."""
-        self._closed.set()
-        with contextlib.suppress(queue.Full):  # a full queue is emptied by a running thread
-            self._queue.put(None, timeout=PATIENCE)
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
         self._thread.join(PATIENCE)
+
+    def _count(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def _drop(self, job: Job) -> None:
+        """Forget a cancelled job at once: it must not hold a place, nor its pictures memory."""
+        with self._changed:
+            line = self._lines.get(job.group)
+            if line is not None and job in line:
+                line.remove(job)
+                if not line:
+                    del self._lines[job.group]
 
     # ---- the thread -------------------------------------------------------------------------
 
     def _work(self) -> None:
-        last = False
-        while not last:
-            jobs: list[Job] = []
-            item = self._queue.get()
-            while True:
-                if item is None:
-                    last = True
-                else:
-                    jobs.append(item)
-                if last or len(jobs) == self._batch:
-                    break
-                try:
-                    item = self._queue.get_nowait()
-                except queue.Empty:
-                    break
-            groups: dict[object, list[Job]] = {}
-            for job in sorted(jobs, key=lambda job: job.group):
-                groups.setdefault(job.group, []).append(job)
-            for group in groups.values():
-                while group:
-                    size = self._size(group)
-                    self._answer(group[:size])
-                    del group[:size]
+        while jobs := self._take():
+            self._answer(jobs)
+            del jobs  # while the next are waited for, nothing of these is kept
 
-    def _size(self, group: list[Job]) -> int:
-        """How many of a group to solve in one call."""
-        pixels = max(1, group[0].puzzle.pieces.size // 3)
-        pace = self._pace.get(group[0].kind, 0.25)
-        return max(1, min(len(group), int(TARGET / pace), PIXELS // pixels))
+    def _take(self) -> list[Job]:
+        """The jobs of the next turn; none when all is done."""
+        with self._changed:
+            while not self._lines and not self._closed:
+                self._changed.wait()
+            if not self._lines:
+                return []
+            group, line = self._lines.popitem(last=False)
+            jobs = [line.popleft() for _ in range(self._size(line))]
+            if line:
+                self._lines[group] = line  # to the end: the others come first
+            return jobs
+
+    def _size(self, line: deque[Job]) -> int:
+        """How many of a line to solve in one call."""
+        pixels = max(1, line[0].puzzle.pieces.size // 3)
+        pace = self._paces.get(line[0].pace, START)
+        return max(1, min(len(line), self._batch, int(TARGET / pace), PIXELS // pixels))
 
     def _answer(self, jobs: list[Job]) -> None:
         jobs = [job for job in jobs if job.answer.set_running_or_notify_cancel()]
@@ -129,8 +148,8 @@ class Batcher:
                 self._alone(job)
             return
         pace = (time.perf_counter() - start) / len(jobs)
-        old = self._pace.get(jobs[0].kind, pace)
-        self._pace[jobs[0].kind] = max(1e-4, 0.5 * (old + pace))
+        old = self._paces.get(jobs[0].pace, pace)
+        self._paces[jobs[0].pace] = max(1e-4, 0.5 * (old + pace))
         for job, solution in zip(jobs, found, strict=True):
             job.answer.set_result(solution)
 

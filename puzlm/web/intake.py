@@ -6,12 +6,12 @@ import io
 import json
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
@@ -27,6 +27,25 @@ SOLVE_PIXELS = 4_000_000  # pixels of a puzzle that is solved; larger ones are s
 FIELD_BYTES = 100_000  # of any text field
 
 
+class _WholeForm(MultiPartParser):
+    """Refuses a form without its closing boundary: the parser would drop the part that was cut,
+    and a puzzle of the pieces before it would be solved as if the others were missing."""
+
+    ended = False
+
+    def __init__(self, headers: Headers, stream: AsyncGenerator[bytes, None], **most: int) -> None:
+        super().__init__(headers, self._to_its_end(stream), **most)
+
+    def on_end(self) -> None:
+        self.ended = True
+
+    async def _to_its_end(self, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        async for chunk in stream:
+            yield chunk
+        if not self.ended:
+            raise MultiPartException("it was cut short")
+
+
 async def read_form(
     request: Request, limits: Limits, fields: set[str], files: set[str]
 ) -> FormData:
@@ -34,7 +53,7 @@ async def read_form(
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("multipart/form-data"):
         raise Refused(415, "not_a_form", "Send the request as multipart/form-data.")
-    parser = MultiPartParser(
+    parser = _WholeForm(
         request.headers, request.stream(), max_files=limits.pieces + 1, max_fields=32,
         max_part_size=FIELD_BYTES,
     )  # fmt: skip

@@ -372,10 +372,11 @@ def test_503_when_full_and_bad_puzzles_spoil_no_others(solver):
     black, noise = png(np.zeros_like(NOISE)), GOOD
     with running(create_app(solver=slow, limits=limits)) as address, ThreadPoolExecutor(8) as pool:
 
-        def send(data):
-            return httpx.post(f"{address}/api/solve", files=[("pieces", data)] * 4, timeout=60)
+        def send(data, pieces=4):
+            files = [("pieces", data)] * pieces
+            return httpx.post(f"{address}/api/solve", files=files, timeout=60)
 
-        first = pool.submit(send, noise)
+        first = pool.submit(send, noise, 9)
         while not slow.calls:
             time.sleep(0.02)
         rest = [pool.submit(send, data) for data in (noise, black, noise)]
@@ -388,6 +389,72 @@ def test_503_when_full_and_bad_puzzles_spoil_no_others(solver):
         answers = [first.result(), *(r.result() for r in rest)]
         assert [r.status_code for r in answers] == [200, 200, 422, 200]
         assert slow.calls[1] == 3  # the three that waited were solved in one call
+
+
+def test_a_form_cut_short_is_no_puzzle_with_missing_pieces(client, make):
+    """Nine pieces of which the body ends within the sixth: five pieces must not be solved."""
+    request = httpx.Request("POST", "http://x/", files=piece_files(make()), data={"grid": "3"})
+    body = request.read()
+    headers = {"Content-Type": request.headers["content-type"]}
+    for share in (0.6, 0.999):
+        cut = body[: int(len(body) * share)]
+        refused(client.post("/api/solve", content=cut, headers=headers), 400, "bad_form")
+    assert client.post("/api/solve", content=body, headers=headers).status_code == 200
+
+
+def test_a_client_that_hangs_up_leaves_the_queue(solver):
+    slow = Slow(solver)
+    with running(create_app(solver=slow, limits=Limits(queue=3))) as address, \
+            ThreadPoolExecutor(4) as pool:  # fmt: skip
+
+        def send(seconds, count=4):
+            return httpx.post(f"{address}/api/solve", files=[("pieces", GOOD)] * count,
+                              timeout=seconds)  # fmt: skip
+
+        def waiting(count):
+            for _ in range(500):
+                if httpx.get(f"{address}/healthz").json()["waiting"] == count:
+                    return
+                time.sleep(0.02)
+            raise AssertionError(f"never {count} in the queue")
+
+        first = pool.submit(send, 60, 9)
+        while not slow.calls:
+            time.sleep(0.02)
+        gone = [pool.submit(send, 1.0) for _ in range(3)]
+        waiting(3)
+        for one in gone:
+            assert isinstance(one.exception(), httpx.ReadTimeout)
+        waiting(0)  # they hold no places any more
+        last = pool.submit(send, 60)
+        waiting(1)
+        slow.go.set()
+        assert [first.result().status_code, last.result().status_code] == [200, 200]
+        assert slow.calls == [1, 1]  # nobody solved the three
+
+
+def test_small_puzzles_do_not_wait_for_all_large_ones(solver):
+    """Kinds of puzzles take turns: of 6 large ones and a late small one it is not the last."""
+    slow = Slow(solver)
+    with running(create_app(solver=slow)) as address, ThreadPoolExecutor(9) as pool:
+
+        def send(count):
+            assert httpx.post(f"{address}/api/solve", files=[("pieces", GOOD)] * count,
+                              timeout=60).status_code == 200  # fmt: skip
+
+        blocker = pool.submit(send, 16)
+        while not slow.calls:
+            time.sleep(0.02)
+        jobs = []
+        for number, count in enumerate([100] * 7 + [4]):
+            jobs.append(pool.submit(send, count))
+            while httpx.get(f"{address}/healthz").json()["waiting"] < number + 1:
+                time.sleep(0.02)
+        slow.go.set()
+        for job in [blocker, *jobs]:
+            job.result()
+    assert sum(slow.calls) == 9
+    assert slow.calls[1] == 5 and slow.calls[2] == 1  # five large (0.1 s each), the small one
 
 
 def test_time_limit(solver):
