@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +34,12 @@ Model = Annotated[str | None, typer.Option("--model", help="A model in the box o
 SolverName = Annotated[
     str,
     typer.Option("--solver", help="auto, seq2seq, bigram, classic, random, or module:function."),
+]
+Engine = Annotated[
+    str, typer.Option("--engine", help="single, or ray: spread over cores and machines.")
+]
+Address = Annotated[
+    str | None, typer.Option("--address", help="HOST:PORT of a running Ray cluster, or auto.")
 ]
 
 
@@ -153,6 +162,8 @@ def tokenize(
     grid: GridOption = "3",
     erode: Erode = 0.0,
     limit: Limit = None,
+    engine: Engine = "single",
+    address: Address = None,
     as_json: Json = False,
 ) -> None:
     """Turn images into a token file for training and analysis."""
@@ -162,9 +173,12 @@ def tokenize(
     from puzlm.tokens import write_tokens
 
     reader = PieceTokenizer.from_pretrained(checkpoints.find(tokenizer))
-    with _progress("tokenising") as tick:
-        count = write_tokens(images, reader, output, grid=parse_grid(grid), gap=erode, limit=limit,
-                             report=tick)  # fmt: skip
+    cells, parts = parse_grid(grid), None
+    with _progress("tokenising") as tick, _engine(engine, address) as ray:
+        if ray is not None:
+            parts = ray.tokenize(images, reader, cells, erode, limit, address)
+        count = write_tokens(images, reader, output, grid=cells, gap=erode, limit=limit,
+                             parts=parts, report=tick)  # fmt: skip
     if as_json:
         _print({"file": str(output), "puzzles": count})
     else:
@@ -213,6 +227,8 @@ def evaluate(
     ] = None,
     limit: Limit = None,
     seed: Annotated[int, typer.Option()] = 0,
+    engine: Engine = "single",
+    address: Address = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="results.json to write.")
     ] = None,
@@ -232,11 +248,14 @@ def evaluate(
         rules = get_protocol(protocol)
         source: Any = data
     else:
-        rules, source = from_images(images or [], grid, erode, missing, seed, limit)
-    engine = load_solver(chosen, model, decode or "valid")
-    with _progress("solving", limit, quiet=as_json) as tick:
-        found = run(engine, rules, source, limit=limit, output=output, solver_name=chosen,
-                    settings={"model": model, "decode": decode}, progress=tick)  # fmt: skip
+        made = partial(from_images, images or [], grid, erode, missing, seed, limit)
+        rules, source = made()[0], lambda: made()[1]
+    load = partial(load_solver, chosen, model, decode or "valid")
+    with _progress("solving", limit, quiet=as_json) as tick, _engine(engine, address) as ray:
+        asked = load() if ray is None else ray.solving(load, address)
+        found = run(asked, rules, source, limit=limit, output=output, solver_name=chosen,
+                    settings={"model": model, "decode": decode}, progress=tick,
+                    spread=ray is not None)  # fmt: skip
     if as_json:
         _print({k: v for k, v in found.items() if k not in ("outcomes",)})
     else:
@@ -442,6 +461,22 @@ def _show(found: Any, puzzle: Any, output: Path) -> None:
         print(f"{score['absolute']:.0%} of the pieces lie right")
     print(f"solved by {found.solver} in {found.seconds:.2f} s")
     print(f"picture: {output}")
+
+
+@contextmanager
+def _engine(name: str, address: str | None) -> Iterator[Any]:
+    """None for one process, or ray_engine; what Ray has to say goes to stderr."""
+    if name not in ("single", "ray"):
+        raise SettingsError(f"--engine {name}: must be single or ray")
+    if name == "single":
+        if address is not None:
+            raise SettingsError("--address: only --engine ray has one")
+        yield None
+        return
+    from puzlm import ray_engine
+
+    with redirect_stdout(sys.stderr):
+        yield ray_engine
 
 
 class _progress:
