@@ -303,6 +303,22 @@ def generalise(
 
 
 @app.command()
+def costs(
+    solver: Annotated[list[str], typer.Option(help="NAME or NAME@MODEL; may be repeated.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="JSON file to write.")],
+    seconds: Annotated[float, typer.Option(help="Time for the rounds of each size.")] = 20.0,
+    as_json: Json = False,
+) -> None:
+    """Measure time, memory and weights of solvers as puzzles grow, beside `classic`."""
+    from puzlm.costs import measure
+
+    report = (lambda line: None) if as_json else print
+    found = measure(solver, output, seconds=seconds, report=report)
+    if as_json:
+        _print(found)
+
+
+@app.command()
 def analyze(
     tokens: Annotated[list[Path], typer.Argument(help="Token files of `puzlm tokenize`.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],

@@ -39,23 +39,26 @@ def generalisation(record: Record, path: str | Path) -> None:
     cells = record["cells"]
     if not cells:
         raise PuzlmError("generalisation: there is nothing to draw")
-    panels = list(dict.fromkeys((c["grid"], c["solver"]) for c in cells))
-    panels.sort(key=lambda p: int(p[0].split("x")[0]))
+    grids = sorted({c["grid"] for c in cells}, key=lambda g: [int(n) for n in g.split("x")])
+    rows: list[list[tuple[str, str]]] = []  # of panels; a grid begins a new row
+    for grid in grids:
+        mine = list(dict.fromkeys((grid, c["solver"]) for c in cells if c["grid"] == grid))
+        rows += [mine[i : i + 3] for i in range(0, len(mine), 3)]
     kinds = list(dict.fromkeys(c["kind"] for c in cells))
     gaps = sorted({c["gap"] for c in cells})
     plt = _pyplot()
-    across = min(3, len(panels))
-    down = -(-len(panels) // across)
+    down, across = len(rows), max(map(len, rows))
     size = (1.2 + across * (0.9 + 0.58 * len(gaps)), 0.5 + down * (0.85 + 0.42 * len(kinds)))
     figure, axes = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)
-    for axis in axes.flat[len(panels) :]:
-        axis.axis("off")
-    for axis, (grid, solver) in zip(axes.flat, panels, strict=False):
-        mine = {
-            (c["kind"], c["gap"]): c for c in cells if (c["grid"], c["solver"]) == (grid, solver)
-        }
+    for axis in axes.flat:
+        axis.set_visible(False)
+    panels = [(axes[y, x], *panel) for y, row in enumerate(rows) for x, panel in enumerate(row)]
+    for axis, grid, solver in panels:
+        axis.set_visible(True)
+        here = {(c["kind"], c["gap"]): c for c in cells
+                if (c["grid"], c["solver"]) == (grid, solver)}  # fmt: skip
         table = np.full((len(kinds), len(gaps)), np.nan)
-        for (kind, gap), cell in mine.items():
+        for (kind, gap), cell in here.items():
             row, column = kinds.index(kind), gaps.index(gap)
             table[row, column] = cell["absolute"]["value"]
             text = f"{cell['absolute']['value']:.0f}\n{cell['perfect']['value']:.0f}"
