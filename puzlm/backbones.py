@@ -1,7 +1,8 @@
 """Encoder-decoder language models over the puzzle vocabulary, behind one call shape.
 
-BART, T5 and Pegasus come from transformers, built from scratch; LSTM and GRU are here. Nothing in
-this module touches a pixel: token ids go in, logits over token ids come out.
+BART, T5 and Pegasus come from transformers, built from scratch; LSTM and GRU are here, and the
+one-stack models that the paper argues against in stacks.py. Nothing in this module touches a pixel:
+token ids go in, logits over token ids come out.
 
     logits = model(input_ids, decoder_input_ids)          training, (batch, N, vocabulary)
     state = model.start(input_ids)                        decoding, one token at a time
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from puzlm.errors import ModelError, SettingsError, nearest
 from puzlm.images import write_bytes
+from puzlm.stacks import DecoderOnly, EncoderOnly
 from puzlm.tokenizer import (
     BOS,
     EOS,
@@ -36,7 +38,7 @@ SIZES = {  # encoder layers, decoder layers, d_model, heads, feed-forward
     "small": (4, 4, 256, 4, 1024),
     "base": (6, 6, 512, 8, 2048),
 }
-BACKBONES = ("bart", "t5", "pegasus", "lstm", "gru")
+BACKBONES = ("bart", "t5", "pegasus", "lstm", "gru", "encoder", "decoder")
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class ModelSettings:
     """Shape of a backbone."""
 
     backbone: str = "bart"
-    """bart, t5, pegasus, lstm or gru."""
+    """bart, t5, pegasus, lstm, gru, or one stack of the same size: encoder, decoder."""
     encoder_layers: int = 6
     decoder_layers: int = 6
     d_model: int = 512
@@ -57,6 +59,8 @@ class ModelSettings:
     """Token ids in all, len(tokenizer); filled in from the tokenizer."""
     max_length: int = 1024
     """Longest sentence the model can read; filled in from the tokenizer."""
+    slot_length: int = 0
+    """Positions of a super-token and its separator; filled in from the tokenizer."""
 
     def __post_init__(self) -> None:
         if self.backbone not in BACKBONES:
@@ -74,6 +78,7 @@ class ModelSettings:
             backbone, encoder, decoder, d_model, heads, feed_forward, feed_forward,
             vocabulary=len(tokenizer),
             max_length=tokenizer.sentence_length(tokenizer.settings.max_cells),
+            slot_length=tokenizer.settings.border_length + tokenizer.settings.separator,
         )  # fmt: skip
 
 
@@ -83,8 +88,9 @@ class Seq2Seq(nn.Module):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.settings = settings
-        recurrent = settings.backbone in ("lstm", "gru")
-        self.net: Any = _Recurrent(settings) if recurrent else _transformer(settings)
+        kinds = {"lstm": _Recurrent, "gru": _Recurrent, "encoder": EncoderOnly,
+                 "decoder": DecoderOnly}  # fmt: skip
+        self.net: Any = kinds.get(settings.backbone, _transformer)(settings)
 
     @property
     def embedding(self) -> Tensor:

@@ -1,0 +1,94 @@
+"""Several looks at one puzzle: mirrored or turned, read again, and averaged.
+
+A puzzle that is mirrored as a whole is another sentence with the same answer, mirrored. Reading up
+to eight such views and averaging the marginals, cell by cell and piece by piece, costs as many
+readings as there are views. A model that was trained on mirrored pictures (cut.flip) can use
+MIRRORED; ALL is for one that also knows pictures lying on their side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puzlm.decoding import WIDTH, Decoded, Reader, assign, decode
+from puzlm.errors import PuzzleError, SettingsError
+from puzlm.images import Pixels
+from puzlm.puzzle import Grid, Puzzle
+from puzlm.tokenizer import PieceTokenizer
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+BATCH = 16  # puzzles read at once
+
+
+@dataclass(frozen=True)
+class View:
+    """Mirror left and right first, then turn counter-clockwise by quarters."""
+
+    mirror: bool = False
+    turns: int = 0
+
+    def _apply(self, a: NDArray[Any], down: int, across: int) -> NDArray[Any]:
+        if self.mirror:
+            a = np.flip(a, across)
+        return np.rot90(a, self.turns, (down, across))
+
+    def pieces(self, pieces: Pixels) -> Pixels:
+        """Pieces (n, height, width, 3) as this view shows them."""
+        return np.ascontiguousarray(self._apply(pieces, 1, 2))
+
+    def cells(self, grid: Grid) -> Ints:
+        """The cell of the puzzle that each cell of the view shows, (cells,).
+
+        >>> View(mirror=True).cells((2, 2))
+        array([1, 0, 3, 2])
+        """
+        shown = self._apply(np.arange(grid[0] * grid[1]).reshape(grid), 0, 1)
+        return np.ascontiguousarray(shown).reshape(-1)
+
+
+UPRIGHT = (View(),)
+MIRRORED = (View(), View(mirror=True))
+ALL = tuple(View(mirror, turns) for mirror in (False, True) for turns in range(4))
+SETS = {1: UPRIGHT, 2: MIRRORED, 8: ALL}
+
+
+def read_views(
+    reader: Reader, tokenizer: PieceTokenizer, puzzles: Sequence[Puzzle],
+    views: Sequence[View] = MIRRORED, *, width: int = WIDTH, temperature: float = 1.0,
+) -> Decoded:  # fmt: skip
+    """Read every view and average: cells and marginals by input piece, not by slot.
+
+    All puzzles must have one grid and one number of pieces. Cells are the assignment with the
+    largest product of averaged marginals.
+    """
+    if not views or not puzzles:
+        raise SettingsError("views: at least one view and one puzzle are needed")
+    grid, count = puzzles[0].grid, len(puzzles[0].pieces)
+    if any(p.grid != grid or len(p.pieces) != count for p in puzzles):
+        raise PuzzleError("views: puzzles of one grid and one number of pieces only")
+    if grid[0] != grid[1] and any(v.turns % 2 for v in views):
+        raise PuzzleError(f"views: a {grid[0]}x{grid[1]} puzzle cannot be turned by a quarter")
+    total: Floats = np.zeros((len(puzzles), count, grid[0] * grid[1]))
+    for view in views:
+        shown = view.cells(grid)
+        for first in range(0, len(puzzles), BATCH):
+            part = puzzles[first : first + BATCH]
+            text = tokenizer([Puzzle(view.pieces(p.pieces), grid) for p in part])
+            found = decode(
+                reader, text["input_ids"], slots=count, grid=grid,
+                first_cell=tokenizer.cell_token_id(0), attention_mask=text["attention_mask"],
+                method="beam", width=max(2, width), temperature=temperature,
+            )  # fmt: skip
+            assert found.marginals is not None
+            rows = np.arange(first, first + len(part))[:, None, None]
+            order = text["order"][:, :count, None]
+            total[rows, order, shown[None, None]] += found.marginals
+    average = total / len(views)
+    cells, sure = average.argmax(-1), average.max(-1)
+    return assign(Decoded(cells, sure, np.minimum(average, 1.0)))

@@ -1,0 +1,84 @@
+"""Views of a puzzle: the answer of a mirrored or turned puzzle is the mirrored or turned answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from puzlm.errors import PuzzleError
+from puzlm.puzzle import Puzzle, assemble
+from puzlm.tokenizer import BOS
+from puzlm.views import ALL, MIRRORED, UPRIGHT, View, read_views
+
+
+@pytest.mark.parametrize("view", ALL)
+def test_a_view_is_the_whole_picture_mirrored_and_turned(view, crops):
+    """Pieces and cells of a view, put together, are the picture as that view shows it."""
+    puzzle = Puzzle.from_image(crops[0][:96, :96], 3, seed=1)
+    whole = assemble(puzzle.pieces, puzzle.truth, puzzle.grid)
+    wanted = np.rot90(whole[:, ::-1] if view.mirror else whole, view.turns)
+    place = np.argsort(view.cells(puzzle.grid))  # cell of the puzzle -> cell of the view
+    got = assemble(view.pieces(puzzle.pieces), place[puzzle.truth], puzzle.grid)
+    assert np.array_equal(got, wanted)
+
+
+def test_eight_different_views():
+    assert len({tuple(v.cells((3, 3))) for v in ALL}) == 8
+
+
+class Oracle:
+    """A reader that knows the right answer of every sentence, and doubts it now and then."""
+
+    def __init__(self, tokenizer, puzzles, views, sure):
+        self.vocabulary, self.first = len(tokenizer), tokenizer.cell_token_id(0)
+        self.answers = {}
+        for number, view in enumerate(views):
+            for puzzle in puzzles:
+                text = tokenizer(Puzzle(view.pieces(puzzle.pieces), puzzle.grid))
+                place = np.argsort(view.cells(puzzle.grid))
+                cells = place[puzzle.truth][text["order"][0]]
+                self.answers[text["input_ids"].tobytes()] = (cells, sure[number])
+
+    def start(self, input_ids, attention_mask):
+        return [(*self.answers[row[None].tobytes()], 0) for row in input_ids]
+
+    def step(self, state, tokens):
+        logits = np.zeros((len(state), self.vocabulary), np.float32)
+        assert all(t == BOS for t, s in zip(tokens, state, strict=True) if s[2] == 0)
+        for row, (cells, sure, slot) in enumerate(state):
+            right = cells[slot] if sure > 0 else cells[::-1][slot]
+            logits[row, self.first + right] = abs(sure)
+        return logits, [(c, s, slot + 1) for c, s, slot in state]
+
+    def reorder(self, state, rows):
+        return [state[r] for r in rows]
+
+
+@pytest.fixture(scope="module")
+def puzzles(crops):
+    return [Puzzle.from_image(crops[i][:96, :96], 3, seed=i) for i in range(3)]
+
+
+@pytest.mark.parametrize("views", [UPRIGHT, MIRRORED, ALL])
+def test_answers_of_all_views_are_turned_back(views, tokenizer, puzzles):
+    found = read_views(Oracle(tokenizer, puzzles, views, [8] * 8), tokenizer, puzzles, views)
+    for cells, sure, puzzle in zip(found.cells, found.confidence, puzzles, strict=True):
+        assert np.array_equal(cells, puzzle.truth)
+        assert (sure > 0.9).all()
+    assert found.marginals == pytest.approx(found.marginals / found.marginals.sum(-1)[..., None])
+
+
+def test_two_sure_views_outvote_a_doubtful_one(tokenizer, puzzles):
+    """One view with a wrong answer: alone it is wrong, with the others it is corrected."""
+    views = (View(), View(mirror=True), View(turns=2))
+    oracle = Oracle(tokenizer, puzzles, views, [-6, 9, 9])
+    alone = read_views(oracle, tokenizer, puzzles, UPRIGHT)
+    together = read_views(oracle, tokenizer, puzzles, views)
+    assert not any(np.array_equal(c, p.truth) for c, p in zip(alone.cells, puzzles, strict=True))
+    assert all(np.array_equal(c, p.truth) for c, p in zip(together.cells, puzzles, strict=True))
+
+
+def test_a_long_puzzle_is_not_laid_on_its_side(tokenizer, crops):
+    puzzle = Puzzle.from_image(crops[0], "2x3")
+    with pytest.raises(PuzzleError, match="2x3 puzzle cannot be turned"):
+        read_views(Oracle(tokenizer, [puzzle], UPRIGHT, [8]), tokenizer, [puzzle], ALL)
