@@ -8,6 +8,7 @@ exception, or none at all, counts as failed: no piece of that puzzle is right.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -62,6 +63,11 @@ class Answer:
 
 
 Solve = Callable[[list[Puzzle]], Sequence[AnswerLike | Exception]]
+Pairs = Iterable[tuple[int, Puzzle]]  # puzzles with the numbers of their images
+# A chunk: the numbers of its images, and the puzzles among them that were not asked before ...
+Question = tuple[list[int], list[tuple[int, Puzzle]]]
+Reply = tuple[list[int], list[dict[str, Any]]]  # ... or what came of them
+Spread = Callable[[Callable[[], Iterator[Question]]], Iterable[Reply]]
 
 
 def random_solver(seed: int = 0) -> Solve:
@@ -120,20 +126,22 @@ def load_solver_function(text: str) -> Solve:
 
 
 def evaluate(
-    solver: Solve,
+    solver: Solve | Spread,
     protocol: Protocol,
-    data: str | Path | Iterable[tuple[int, Puzzle]],
+    data: str | Path | Pairs | Callable[[], Pairs],
     *,
     limit: int | None = None,
     output: str | Path | None = None,
     solver_name: str = "solver",
     settings: dict[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
+    spread: bool = False,
 ) -> dict[str, Any]:
     """Ask a solver every puzzle of a protocol and write what came, with intervals, to `output`.
 
     OUTPUT.partial.jsonl holds the puzzles done so far; the same call goes on from there.
-    `progress` is called with the number of puzzles done.
+    `progress` is called with the number of puzzles done. With `spread`, `solver` takes a function
+    that reads all chunks and gives the replies to them in order (see ray_engine.py).
     """
     head = {"version": VERSION, "protocol": protocol.settings(), "solver": solver_name}
     head["settings"] = json.loads(json.dumps(settings or {}, default=str))
@@ -144,27 +152,17 @@ def evaluate(
     done: dict[int, dict[str, Any]] = {}
     if partial is not None:
         commit, done = _resume(partial, head, commit)
-    if isinstance(data, str | Path):
-        pairs: Iterator[tuple[int, Puzzle]] = read_data(data, protocol, limit)
-        source = Path(data).name
-    else:
-        pairs, source = islice(iter(data), limit), "puzzles given"
+    source = Path(data).name if isinstance(data, str | Path) else "puzzles given"
     outcomes: list[dict[str, Any]] = []
-    size = max(1, min(CHUNK, CHUNK_PIECES // (protocol.grid[0] * protocol.grid[1])))
-    while chunk := list(islice(pairs, size)):
-        fresh = []
-        for index, puzzle in chunk:
-            if index not in done:
-                fresh.append((index, puzzle))
-            elif done[index]["digest"] != _digest(puzzle):
-                raise SettingsError(f"{partial}: was begun with other images (number {index} "
-                                    "differs); delete it or choose another output")  # fmt: skip
-        new = _ask(solver, fresh)
+    before = {index: str(record["digest"]) for index, record in done.items()}
+    read = functools.partial(_questions, data, protocol, limit, before, partial)
+    replies: Any = solver(read) if spread else map(replying(solver), read())  # type: ignore
+    for indices, new in replies:
         done.update((record["index"], record) for record in new)
         if partial is not None and new:
             with partial.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(record) + "\n" for record in new)
-        outcomes += [done[index] for index, _ in chunk]
+        outcomes += [done[index] for index in indices]
         if progress is not None:
             progress(len(outcomes))
     if not outcomes:
@@ -212,6 +210,29 @@ def _resume(
     text = "".join(json.dumps(record) + "\n" for record in [start, *done.values()])
     write_bytes(partial, text.encode())
     return commit, done
+
+
+def _questions(
+    data: str | Path | Pairs | Callable[[], Pairs], protocol: Protocol, limit: int | None,
+    before: dict[int, str], partial: Path | None,
+) -> Iterator[Question]:  # fmt: skip
+    """Read the puzzles chunk by chunk; `before` has the digests of those done before."""
+    if isinstance(data, str | Path):
+        pairs = read_data(data, protocol, limit)
+    else:
+        pairs = islice(iter(data() if callable(data) else data), limit)
+    size = max(1, min(CHUNK, CHUNK_PIECES // (protocol.grid[0] * protocol.grid[1])))
+    while chunk := list(islice(pairs, size)):
+        for index, puzzle in chunk:
+            if index in before and before[index] != _digest(puzzle):
+                raise SettingsError(f"{partial}: was begun with other images (number {index} "
+                                    "differs); delete it or choose another output")  # fmt: skip
+        yield [i for i, _ in chunk], [(i, puzzle) for i, puzzle in chunk if i not in before]
+
+
+def replying(solver: Solve) -> Callable[[Question], Reply]:
+    """Make a function that asks a solver one chunk; the unit of work of every engine."""
+    return lambda question: (question[0], _ask(solver, question[1]))
 
 
 def _ask(solver: Solve, pairs: list[tuple[int, Puzzle]]) -> list[dict[str, Any]]:
@@ -325,7 +346,7 @@ def _digest(puzzle: Puzzle) -> str:
 
 
 def _commit() -> str:
-    """Git commit of the running code, or the installed version."""
+    """Git commit of the running code, +dirty if files in puzlm/ differ; or the version."""
     package = Path(__file__).resolve().parent
     git = ["git", "-C", str(package)]
     try:
@@ -334,7 +355,7 @@ def _commit() -> str:
         top, head = found.splitlines()
         changed = subprocess.check_output([*git, "status", "--porcelain", "."], text=True)
         if Path(top).resolve() == package.parent:  # else: installed inside somebody's repository
-            return head + ("+changes" if changed.strip() else "")
+            return head + ("+dirty" if changed.strip() else "")
     except (OSError, ValueError, subprocess.CalledProcessError):
         pass
     try:

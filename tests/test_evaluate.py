@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
+from puzlm import evaluate as evaluate_module
 from puzlm.compare import HEADER, compare, mcnemar, read_results
 from puzlm.errors import PuzlmError, PuzzleError, SettingsError
 from puzlm.evaluate import Answer, evaluate, load_solver_function, random_solver
@@ -375,3 +377,26 @@ def test_compare_refuses_what_is_not_alike(tmp_path, folder):
         compare([a, tmp_path / "none.json"])
     with pytest.raises(PuzlmError, match="at least one"):
         compare([])
+
+
+def test_the_commit_says_when_the_code_was_changed(tmp_path, monkeypatch):
+    """Only files of puzlm/ count: results and documents change with every run."""
+
+    def git(*arguments):
+        mine = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+        command = ["git", "-C", str(tmp_path), *mine, *arguments]
+        return subprocess.check_output(command, text=True).strip()
+
+    code, notes = tmp_path / "puzlm" / "evaluate.py", tmp_path / "docs" / "results.json"
+    for file in (code, notes):
+        file.parent.mkdir()
+        file.write_text("1")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    monkeypatch.setattr(evaluate_module, "__file__", str(code))
+    head = git("rev-parse", "HEAD")
+    notes.write_text("2")
+    assert evaluate_module._commit() == head
+    code.write_text("2")
+    assert evaluate_module._commit() == head + "+dirty"

@@ -67,3 +67,12 @@ def test_pruned_search_is_exact(patches):
 def test_too_few_vectors():
     with pytest.raises(ValueError, match="k = 10 clusters need at least as many vectors, got 4"):
         KMeans(10).fit(np.zeros((4, 3), np.float32))
+
+
+def test_half_whitening_keeps_the_order_of_the_spreads():
+    """Spreads s become s / sqrt(s): 100 and 1 become 10 and 1, centred."""
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((4096, 2)) * [100, 1] + [7, -3]).astype(np.float32)
+    start = Codebook(np.zeros(2), None, x).half_whitened()
+    assert np.allclose(start.std(0), np.sqrt(x.std(0)), rtol=1e-4)
+    assert np.allclose(start.mean(0), 0, atol=1e-4)
