@@ -6,6 +6,7 @@ writes the cell of slot 0, then of slot 1, and so on. A reader is anything with
     state = reader.start(input_ids, attention_mask)
     logits, state = reader.step(state, tokens)        (rows,) -> (rows, vocabulary)
     state = reader.reorder(state, rows)               row k goes on from row rows[k]
+    state = reader.only(state, tokens)                if it has it: score no others from here on
 
 where rows of one puzzle stay together and only ever take over from one another. The same code
 serves torch and ONNX.
@@ -85,6 +86,8 @@ def decode(
         for slot, cell in placed.items():
             fixed[row, slot] = cell
     start = reader.start(input_ids, attention_mask)
+    if method != "greedy" and hasattr(reader, "only"):  # nothing but cells is looked at
+        start = reader.only(start, np.arange(first_cell, first_cell + cells))
     arguments = (reader, start, fixed, cells, first_cell, temperature)
     if method == "greedy":
         return _greedy(*arguments)
@@ -170,20 +173,27 @@ def _beam(
 
 def assign(found: Decoded, fixed: Ints | None = None) -> Decoded:
     """Give every slot a cell of its own so that the product of the marginals is largest."""
-    from scipy.optimize import linear_sum_assignment  # late: a third of a cold start without torch
-
     assert found.marginals is not None
     rows, slots, _ = found.marginals.shape
     chosen = np.empty((rows, slots), np.int64)
     for row in range(rows):
-        value = np.log(found.marginals[row] + 1e-9)
-        if fixed is not None:
-            for slot in np.nonzero(fixed[row] >= 0)[0]:
-                value[slot] = -1e6
-                value[slot, fixed[row, slot]] = 0.0
-        chosen[row] = linear_sum_assignment(-value)[1]
+        given = {} if fixed is None else {int(slot): int(fixed[row, slot])
+                                          for slot in np.nonzero(fixed[row] >= 0)[0]}  # fmt: skip
+        chosen[row] = assigned(found.marginals[row], given)
     confidence = np.take_along_axis(found.marginals, chosen[..., None], 2)[..., 0]
     return Decoded(chosen, confidence, found.marginals, found.alternatives, found.scores)
+
+
+def assigned(marginals: Floats, given: Mapping[int, int] | None = None) -> Ints:
+    """Cells (pieces,), all different, with the largest product of marginals (pieces, cells)."""
+    from scipy.optimize import linear_sum_assignment  # late: a third of a cold start without torch
+
+    value = np.log(marginals + 1e-9)
+    for piece, cell in (given or {}).items():
+        value[piece] = -1e6
+        value[piece, cell] = 0.0
+    result: Ints = linear_sum_assignment(-value)[1]
+    return result
 
 
 def _touching(pairs: Pairs, occupant: Ints, slot: int, grid: tuple[int, int]) -> Floats:

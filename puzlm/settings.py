@@ -99,23 +99,7 @@ class Recipe:
         cls, overrides: list[str], record: dict[str, Any] | None = None, where: str = "--set"
     ) -> Recipe:
         """Apply `section.key=value` texts to a record of settings, or to the defaults."""
-        record = record or {}
-        for override in overrides:
-            key, equals, text = override.partition("=")
-            if not equals:
-                raise SettingsError(f"--set {override}: write section.key=value")
-            try:
-                value = tomllib.loads(f"v = {text}")["v"]
-            except tomllib.TOMLDecodeError:
-                value = text  # a bare word is a string
-            *section, name = key.strip().split(".")
-            target = record
-            for part in section:
-                target = target.setdefault(part, {})
-                if not isinstance(target, dict):
-                    raise SettingsError(f"--set {override}: '{part}' is no section")
-            target[name] = value
-        return cls.from_dict(record, where)
+        return cls.from_dict(overridden(record or {}, overrides), where)
 
     @classmethod
     def from_dict(cls, record: dict[str, Any], where: str = "recipe") -> Recipe:
@@ -136,7 +120,7 @@ class Recipe:
             elif not isinstance(value, dict):
                 raise SettingsError(f"{where}: '{name}' is a section: write [{name}]")
             else:
-                parts[name] = _section(kinds[name], value, f"{where}: [{name}]")
+                parts[name] = section(kinds[name], value, f"{where}: [{name}]")
         return cls(**parts)
 
     def as_dict(self) -> dict[str, Any]:
@@ -148,7 +132,27 @@ class Recipe:
         return replace(self, train=replace(self.train, **changes))
 
 
-def _section(kind: type[Any], record: dict[str, Any], where: str) -> Any:
+def overridden(record: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """Apply `section.key=value` texts to a record of settings."""
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {override}: write section.key=value")
+        try:
+            value = tomllib.loads(f"v = {text}")["v"]
+        except tomllib.TOMLDecodeError:
+            value = text  # a bare word is a string
+        *parts, name = key.strip().split(".")
+        target = record
+        for part in parts:
+            target = target.setdefault(part, {})
+            if not isinstance(target, dict):
+                raise SettingsError(f"--set {override}: '{part}' is no section")
+        target[name] = value
+    return record
+
+
+def section(kind: type[Any], record: dict[str, Any], where: str) -> Any:
     hints = get_type_hints(kind)
     known = [f.name for f in fields(kind)]
     values: dict[str, Any] = {}

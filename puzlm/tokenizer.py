@@ -160,16 +160,7 @@ class PieceTokenizer:
 
     def canonical(self, pieces: Array) -> Array:
         """Resize pieces (n, height, width, 3) to the canonical side, in whole grey levels."""
-        side = self.settings.side
-        if pieces.shape[1] == side and pieces.shape[2] == side:
-            return pieces
-        is_numpy = isinstance(pieces, np.ndarray)
-        x = pieces.astype(np.float32) if is_numpy else pieces.float()
-        for axis in (1, 2):
-            if x.shape[axis] != side:
-                x = _apply(_resize_matrix(x.shape[axis], side), x, axis)
-        # Whole levels again: rounding errors of the resize must not decide a symbol.
-        return x.round().astype(np.uint8) if is_numpy else x.round()
+        return resized(pieces, self.settings.side)
 
     def patches(self, x: Array, term: str) -> Array:
         """Border patches of canonical pieces x (n, side, side, 3): (n, b, D), in walking order."""
@@ -379,6 +370,12 @@ class PieceTokenizer:
         """Copy whose codebooks are torch tensors on a device; it then takes torch tensors."""
         twin = PieceTokenizer(self.settings)
         twin.codebooks_ = [book.on(device) for book in self._fitted()]
+        return twin
+
+    def with_cells(self, max_cells: int) -> PieceTokenizer:
+        """Copy for larger or smaller puzzles: the symbols are the same."""
+        twin = PieceTokenizer(self.settings, max_cells=max_cells)
+        twin.codebooks_ = self._fitted()
         return twin
 
     # ---- for people -------------------------------------------------------------------------
@@ -615,6 +612,19 @@ def _apply(matrix: Array, x: Array, axis: int) -> Array:
 
         matrix = torch.from_numpy(matrix).to(x.device)
     return (x.swapaxes(axis, 3) @ matrix.T).swapaxes(axis, 3)
+
+
+def resized(pieces: Array, side: int) -> Array:
+    """Resize pieces (n, height, width, 3) to side x side, in whole grey levels."""
+    if pieces.shape[1] == side and pieces.shape[2] == side:
+        return pieces
+    is_numpy = isinstance(pieces, np.ndarray)
+    x = pieces.astype(np.float32) if is_numpy else pieces.float()
+    for axis in (1, 2):
+        if x.shape[axis] != side:
+            x = _apply(_resize_matrix(x.shape[axis], side), x, axis)
+    # Whole levels again: rounding errors of the resize must not decide a symbol.
+    return x.round().astype(np.uint8) if is_numpy else x.round()
 
 
 def _resize_matrix(old: int, new: int) -> NDArray[np.float32]:

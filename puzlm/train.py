@@ -19,25 +19,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from puzlm.backbones import ModelSettings, Seq2Seq, TorchReader
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.decoding import decode
-from puzlm.errors import PuzlmError, SettingsError
+from puzlm.errors import SettingsError
+from puzlm.fast import POSITION_OFFSET
 from puzlm.images import iter_images, write_bytes
+from puzlm.loop import Batch, TrainingError, loop
 from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import Grid, Puzzle, parse_grid
 from puzlm.settings import Recipe
 from puzlm.tokenizer import BOS, PieceTokenizer, read_safetensors
-
-Batch = dict[str, Tensor]
-
-
-class TrainingError(PuzlmError):
-    """Training cannot go on."""
-
 
 # ---- data -----------------------------------------------------------------------------------
 
@@ -119,8 +115,57 @@ def build_model(recipe: Recipe, tokenizer: PieceTokenizer) -> Seq2Seq:
     if recipe.train.centroid_start:
         start_from_centroids(model, tokenizer, recipe.train.seed)
     if recipe.train.start:
-        model.load(read_safetensors(Path(recipe.train.start) / "model.safetensors"))
+        start = Path(recipe.train.start)
+        arrays = read_safetensors(start / "model.safetensors")
+        old = PieceTokenizer.from_pretrained(start)
+        model.load(grown(arrays, model, old, tokenizer), recipe.train.start)
     return model
+
+
+def grown(
+    arrays: dict[str, Any], model: Seq2Seq, old: PieceTokenizer, new: PieceTokenizer
+) -> dict[str, Any]:
+    """Weights of a model for a smaller grid, fitted to one for a larger grid.
+
+    Symbols keep their embeddings, and slots their positions; the new ones stay as they were
+    started. A cell begins as the blend of the old cells at its place in the picture, so that
+    corners begin as corners.
+    """
+    few, many = old.settings.max_cells, new.settings.max_cells
+    if few == many or old.mask_token_id != new.mask_token_id:
+        return arrays  # the same size, or other symbols: then load() says what does not fit
+    own, result = model.tensors(), dict(arrays)
+    for name, value in arrays.items():
+        fresh = own[name].detach().float().cpu().numpy() if name in own else value
+        if fresh.shape == value.shape:
+            continue
+        result[name] = fresh.copy()
+        if len(value) == len(old) and len(fresh) == len(new):  # rows are tokens
+            first = old.cell_token_id(0)
+            result[name][:first] = value[:first]
+            a, b = math.isqrt(few), math.isqrt(many)
+            if a * a == few and b * b == many:
+                blend = np.array([[max(0.0, 1 - abs(i * (a - 1) / (b - 1) - j)) for j in range(a)]
+                                  for i in range(b)])  # fmt: skip
+                result[name][first:] = np.kron(blend, blend) @ value[first:].astype(np.float64)
+        else:  # rows are positions
+            result[name][: len(value)] = value
+            if "encoder." in name and old.settings.separator:
+                _more_slots(result[name], len(value), old.settings.border_length + 1)
+    return result
+
+
+def _more_slots(table: NDArray[Any], known: int, word: int) -> None:
+    """Fill BART's position table beyond its first `known` rows: new slots, the same places."""
+    whole = (known - POSITION_OFFSET) // word
+    old = table[POSITION_OFFSET:][: whole * word].reshape(whole, word, -1)
+    inside, slots = old.mean(0), old.mean(1)
+    rng = np.random.default_rng(0)
+    for place in range(known, len(table)):
+        slot, where = divmod(place - POSITION_OFFSET, word)
+        if where == 0 or place == known:
+            deviation = rng.standard_normal(table.shape[1]) * (slots - slots.mean(0)).std()
+        table[place] = inside[where] + deviation
 
 
 @torch.no_grad()
@@ -132,8 +177,7 @@ def start_from_centroids(model: Seq2Seq, tokenizer: PieceTokenizer, seed: int) -
     rng = np.random.default_rng(seed)
     scale = float(model.embedding.std())
     for number, book in enumerate(tokenizer.codebooks_):
-        c = book.centroids - book.centroids.mean(0)
-        c = c / np.sqrt(c.std(0) + 1e-6)  # half-whitened: brightness must not drown the rest
+        c = book.half_whitened()
         turn = rng.standard_normal((c.shape[1], model.embedding.shape[1])) / math.sqrt(c.shape[1])
         start = c @ turn
         first = 4 + number * tokenizer.settings.vocab_size
@@ -235,7 +279,7 @@ def train(
     """
     began, folder, t = time.monotonic(), Path(folder), recipe.train
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    device = _device(t.device)
+    device = pick_device(t.device)
     if t.batch % world:
         raise SettingsError(f"train.batch {t.batch}: must divide by the {world} processes")
     if world > 1 and not torch.distributed.is_initialized():
@@ -248,6 +292,8 @@ def train(
     saved = folder / "tokenizer.json"
     if recipe.tokenizer_path or saved.exists():
         tokenizer = PieceTokenizer.from_pretrained(recipe.tokenizer_path or folder)
+        if recipe.tokenizer.max_cells > tokenizer.settings.max_cells:  # the symbols do not change
+            tokenizer = tokenizer.with_cells(recipe.tokenizer.max_cells)
     else:
         assert album is not None
         tokenizer = fit_tokenizer(recipe, album, device)
@@ -263,94 +309,11 @@ def train(
     torch.manual_seed(t.seed + 1)
     objective = Objective(model, tokenizer, cells, t.heads, torch.bfloat16 if fast else None)
     objective.to(device)
-    weights = [p for p in objective.parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(weights, lr=t.lr, betas=(0.9, 0.98), fused="cuda" in device,
-                                  weight_decay=t.weight_decay)  # fmt: skip
-    average = [p.detach().clone() for p in weights] if t.average else None
-    step = _resume(folder / "checkpoint.safetensors", objective, optimiser, average)
-    log = _open_log(folder / "metrics.jsonl", step) if rank == 0 else None
-
-    run: Any = objective
-    if fast:
-        torch._dynamo.config.cache_size_limit = 64
-        run = torch.compile(objective)
-    if world > 1:
-        run = nn.parallel.DistributedDataParallel(run, find_unused_parameters=not fast)
-
-    def note(**line: Any) -> None:
-        if log is not None:
-            log.write(json.dumps(line) + "\n")
-            log.flush()
-            report(line)
-
-    def save() -> None:
-        if rank == 0:
-            _save(folder / "checkpoint.safetensors", step, objective, optimiser, average)
-
-    autocast = torch.autocast("cuda", torch.bfloat16, enabled="cuda" in device and not fast)
-    first, clock, exam = step, time.monotonic(), {}
-    while step < t.steps and time.monotonic() - began < stop_after:
-        for group in optimiser.param_groups:
-            group["lr"] = learning_rate(step, t.lr, t.warmup, t.steps)
-        torch.manual_seed(t.seed * 1_000_003 + step)  # dropout, if any
-        with torch.no_grad():
-            batch = pages.batch(step, rank, world)
-        with autocast:
-            loss, facts = run(batch)
-        loss.backward()
-        nn.utils.clip_grad_norm_(weights, t.clip)
-        optimiser.step()
-        optimiser.zero_grad()
-        if average is not None:
-            decay = min(t.average, (1 + step) / (10 + step))
-            torch._foreach_lerp_(average, [p.detach() for p in weights], 1 - decay)
-        step += 1
-        if step % t.log_every == 0 or step == t.steps:
-            if world > 1:
-                torch.distributed.all_reduce(
-                    facts,
-                    torch.distributed.ReduceOp.AVG
-                    if "cuda" in device
-                    else torch.distributed.ReduceOp.SUM,
-                )
-                facts = facts if "cuda" in device else facts / world
-            cross, right, extra = facts.tolist()
-            if not math.isfinite(cross + extra):
-                if log is not None:
-                    log.close()
-                raise TrainingError(
-                    f"the loss is {cross + extra} at step {step}: training diverged; lower "
-                    f"train.lr (now {t.lr}) or raise train.warmup, and start from the last "
-                    f"checkpoint in {folder}"
-                )
-            now = time.monotonic()
-            speed = (step - first) * t.batch / max(now - clock, 1e-9)
-            first, clock = step, now
-            note(step=step, loss=cross, heads=extra, accuracy=right,
-                 lr=optimiser.param_groups[0]["lr"], puzzles_per_second=round(speed, 1),
-                 seconds=round(now - began, 1))  # fmt: skip
-        if exams and (step % t.eval_every == 0 or step == t.steps):
-            with _averaged(weights, average):
-                exam = exams.take(model)
-            model.train()
-            note(step=step, **exam)
-            first, clock = step, time.monotonic()
-        if step % t.save_every == 0:
-            save()
-    save()
-    if log is not None:
-        with _averaged(weights, average):
-            model.save_pretrained(folder)
-        log.close()
-    return {"step": step, "done": step >= t.steps, "folder": str(folder), **exam}
-
-
-def learning_rate(step: int, peak: float, warmup: int, steps: int) -> float:
-    """Linear warm-up, then a cosine down to a fiftieth of the peak."""
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    share = (step - warmup) / max(1, steps - warmup)
-    return peak * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, share))))
+    return loop(
+        t, folder, objective, pages.batch, device=device, compiled=fast, began=began,
+        stop_after=stop_after, exam=(lambda: exams.take(model)) if exams else None,
+        save_model=lambda: model.save_pretrained(folder), report=report,
+    )  # fmt: skip
 
 
 class Exams:
@@ -387,80 +350,13 @@ class Exams:
         return scores
 
 
-# ---- checkpoints ----------------------------------------------------------------------------
-
-
-def _device(name: str) -> str:
+def pick_device(name: str) -> str:
+    """The device of this process: a name, or 'auto' for a GPU if there is one."""
     if name != "auto":
         return name
     if not torch.cuda.is_available():
         return "cpu"
     return f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
-
-
-class _averaged:
-    """Put the averaged weights in place for the length of a block."""
-
-    def __init__(self, weights: list[nn.Parameter], average: list[Tensor] | None) -> None:
-        self.weights, self.average = weights, average
-
-    def __enter__(self) -> None:
-        self._swap()
-
-    def __exit__(self, *_: object) -> None:
-        self._swap()
-
-    @torch.no_grad()
-    def _swap(self) -> None:
-        for weight, mean in zip(self.weights, self.average or [], strict=False):
-            kept = weight.detach().clone()
-            weight.copy_(mean)
-            mean.copy_(kept)
-
-
-def _save(path: Path, step: int, objective: Objective, optimiser: torch.optim.Optimizer,
-          average: list[Tensor] | None) -> None:  # fmt: skip
-    """Write everything that training goes on from, whole or not at all."""
-    from safetensors.torch import save_file
-
-    tensors = {f"weight.{n}": p.detach() for n, p in objective.named_parameters()}
-    for number, group in optimiser.state_dict()["state"].items():
-        tensors |= {f"optimiser.{number}.{key}": value for key, value in group.items()}
-    tensors |= {f"average.{number}": mean for number, mean in enumerate(average or [])}
-    temporary = path.with_suffix(".part")
-    save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, {"step": str(step)})
-    os.replace(temporary, path)
-
-
-def _resume(path: Path, objective: Objective, optimiser: torch.optim.Optimizer,
-            average: list[Tensor] | None) -> int:  # fmt: skip
-    """Read a checkpoint back, if there is one; returns the number of steps done."""
-    if not path.exists():
-        return 0
-    from safetensors import safe_open
-
-    with safe_open(path, "pt") as file, torch.no_grad():
-        step = int(file.metadata()["step"])
-        for name, parameter in objective.named_parameters():
-            parameter.copy_(file.get_tensor(f"weight.{name}"))
-        state: dict[int, dict[str, Tensor]] = {}
-        names: list[str] = list(file.keys())
-        for key in names:
-            if key.startswith("optimiser."):
-                _, index, name = key.split(".", 2)
-                state.setdefault(int(index), {})[name] = file.get_tensor(key)
-        optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
-        for number, mean in enumerate(average or []):
-            mean.copy_(file.get_tensor(f"average.{number}"))
-    return step
-
-
-def _open_log(path: Path, step: int) -> Any:
-    """Open metrics.jsonl for appending; lines after the checkpoint will be written again."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    kept = [line for line in lines if line.startswith("{") and json.loads(line)["step"] <= step]
-    write_bytes(path, "".join(line + "\n" for line in kept).encode())
-    return path.open("a")
 
 
 __all__ = ["CutSettings", "Objective", "Pages", "TrainingError", "build_model", "train"]

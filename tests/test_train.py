@@ -13,13 +13,14 @@ from puzlm.bigram import SideModel, batches_of, fit, side_symbols
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.errors import SettingsError
 from puzlm.images import write_image
+from puzlm.loop import TrainingError, learning_rate
 from puzlm.metrics import perfect
 from puzlm.puzzle import Puzzle, cut
 from puzlm.settings import Recipe
 from puzlm.solver import Solver
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.tokens import write_tokens
-from puzlm.train import Objective, Pages, TrainingError, build_model, learning_rate, train
+from puzlm.train import Objective, Pages, build_model, train
 
 
 @pytest.fixture(scope="module")

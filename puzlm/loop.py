@@ -1,0 +1,207 @@
+"""The training loop: batches in, weights out, killed at any moment and resumed exactly.
+
+Knows no puzzles: it is given an objective, a function from step to batch, and what to do for an
+exam. Every random number of a step comes from (seed, step).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from puzlm.errors import PuzlmError
+from puzlm.images import write_bytes
+from puzlm.settings import TrainSettings
+
+Batch = dict[str, Tensor]
+
+
+class TrainingError(PuzlmError):
+    """Training cannot go on."""
+
+
+def loop(
+    t: TrainSettings,
+    folder: Path,
+    objective: nn.Module,
+    batch_of: Callable[[int, int, int], Batch],
+    *,
+    device: str,
+    save_model: Callable[[], None],
+    compiled: bool = False,
+    exam: Callable[[], dict[str, float]] | None = None,
+    began: float | None = None,
+    stop_after: float = math.inf,
+    report: Callable[[dict[str, Any]], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Train until t.steps, or save and return after `stop_after` seconds since `began`.
+
+    `objective(batch)` gives the loss and three facts for the log: cross-entropy, accuracy and the
+    loss of the heads. `batch_of(step, rank, world)` is this process's share of the global batch.
+    """
+    began = time.monotonic() if began is None else began
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    weights = [p for p in objective.parameters() if p.requires_grad]
+    optimiser = torch.optim.AdamW(weights, lr=t.lr, betas=(0.9, 0.98), fused="cuda" in device,
+                                  weight_decay=t.weight_decay)  # fmt: skip
+    average = [p.detach().clone() for p in weights] if t.average else None
+    step = _resume(folder / "checkpoint.safetensors", objective, optimiser, average)
+    log = _open_log(folder / "metrics.jsonl", step) if rank == 0 else None
+
+    run: Any = objective
+    if compiled:
+        torch._dynamo.config.cache_size_limit = 64
+        run = torch.compile(objective, dynamic=False)
+    if world > 1:
+        run = nn.parallel.DistributedDataParallel(run, find_unused_parameters=not compiled)
+
+    def note(**line: Any) -> None:
+        if log is not None:
+            log.write(json.dumps(line) + "\n")
+            log.flush()
+            report(line)
+
+    def save() -> None:
+        if rank == 0:
+            _save(folder / "checkpoint.safetensors", step, objective, optimiser, average)
+
+    autocast = torch.autocast("cuda", torch.bfloat16, enabled="cuda" in device and not compiled)
+    first, clock, marks = step, time.monotonic(), {}
+    while step < t.steps and time.monotonic() - began < stop_after:
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(step, t.lr, t.warmup, t.steps)
+        torch.manual_seed(t.seed * 1_000_003 + step)  # dropout, if any
+        with torch.no_grad():
+            batch = batch_of(step, rank, world)
+        with autocast:
+            loss, facts = run(batch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(weights, t.clip)
+        optimiser.step()
+        optimiser.zero_grad()
+        if average is not None:
+            decay = min(t.average, (1 + step) / (10 + step))
+            torch._foreach_lerp_(average, [p.detach() for p in weights], 1 - decay)
+        step += 1
+        if step % t.log_every == 0 or step == t.steps:
+            if world > 1:
+                torch.distributed.all_reduce(
+                    facts,
+                    torch.distributed.ReduceOp.AVG
+                    if "cuda" in device
+                    else torch.distributed.ReduceOp.SUM,
+                )
+                facts = facts if "cuda" in device else facts / world
+            cross, right, extra = facts.tolist()
+            if not math.isfinite(cross + extra):
+                if log is not None:
+                    log.close()
+                raise TrainingError(
+                    f"the loss is {cross + extra} at step {step}: training diverged; lower "
+                    f"train.lr (now {t.lr}) or raise train.warmup, and start from the last "
+                    f"checkpoint in {folder}"
+                )
+            now = time.monotonic()
+            speed = (step - first) * t.batch / max(now - clock, 1e-9)
+            first, clock = step, now
+            note(step=step, loss=cross, heads=extra, accuracy=right,
+                 lr=optimiser.param_groups[0]["lr"], puzzles_per_second=round(speed, 1),
+                 seconds=round(now - began, 1))  # fmt: skip
+        if exam is not None and (step % t.eval_every == 0 or step == t.steps):
+            with _averaged(weights, average):
+                marks = exam()
+            objective.train()
+            note(step=step, **marks)
+            first, clock = step, time.monotonic()
+        if step % t.save_every == 0:
+            save()
+    save()
+    if log is not None:
+        with _averaged(weights, average):
+            save_model()
+        log.close()
+    return {"step": step, "done": step >= t.steps, "folder": str(folder), **marks}
+
+
+def learning_rate(step: int, peak: float, warmup: int, steps: int) -> float:
+    """Linear warm-up, then a cosine down to a fiftieth of the peak."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    share = (step - warmup) / max(1, steps - warmup)
+    return peak * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, share))))
+
+
+# ---- checkpoints ----------------------------------------------------------------------------
+
+
+class _averaged:
+    """Put the averaged weights in place for the length of a block."""
+
+    def __init__(self, weights: list[nn.Parameter], average: list[Tensor] | None) -> None:
+        self.weights, self.average = weights, average
+
+    def __enter__(self) -> None:
+        self._swap()
+
+    def __exit__(self, *_: object) -> None:
+        self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for weight, mean in zip(self.weights, self.average or [], strict=False):
+            kept = weight.detach().clone()
+            weight.copy_(mean)
+            mean.copy_(kept)
+
+
+def _save(path: Path, step: int, objective: nn.Module, optimiser: torch.optim.Optimizer,
+          average: list[Tensor] | None) -> None:  # fmt: skip
+    """Write everything that training goes on from, whole or not at all."""
+    from safetensors.torch import save_file
+
+    tensors = {f"weight.{n}": p.detach() for n, p in objective.named_parameters()}
+    for number, group in optimiser.state_dict()["state"].items():
+        tensors |= {f"optimiser.{number}.{key}": value for key, value in group.items()}
+    tensors |= {f"average.{number}": mean for number, mean in enumerate(average or [])}
+    temporary = path.with_suffix(".part")
+    save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, {"step": str(step)})
+    os.replace(temporary, path)
+
+
+def _resume(path: Path, objective: nn.Module, optimiser: torch.optim.Optimizer,
+            average: list[Tensor] | None) -> int:  # fmt: skip
+    """Read a checkpoint back, if there is one; returns the number of steps done."""
+    if not path.exists():
+        return 0
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file, torch.no_grad():
+        step = int(file.metadata()["step"])
+        for name, parameter in objective.named_parameters():
+            parameter.copy_(file.get_tensor(f"weight.{name}"))
+        state: dict[int, dict[str, Tensor]] = {}
+        names: list[str] = list(file.keys())
+        for key in names:
+            if key.startswith("optimiser."):
+                _, index, name = key.split(".", 2)
+                state.setdefault(int(index), {})[name] = file.get_tensor(key)
+        optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+        for number, mean in enumerate(average or []):
+            mean.copy_(file.get_tensor(f"average.{number}"))
+    return step
+
+
+def _open_log(path: Path, step: int) -> Any:
+    """Open metrics.jsonl for appending; lines after the checkpoint will be written again."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    kept = [line for line in lines if line.startswith("{") and json.loads(line)["step"] <= step]
+    write_bytes(path, "".join(line + "\n" for line in kept).encode())
+    return path.open("a")

@@ -1,0 +1,220 @@
+"""The rivals that see pixels: a ViT that places pieces, and its pairwise twin that matches sides.
+
+`Vision` reads all pieces of a puzzle as patches (the idea of FCViT: a set of pieces in, a cell for
+each out). Nothing tells it the order of the pieces, so it cannot but be the same for every shuffle.
+`Edges` turns each side's pixels into a unit vector; sides that touch point the same way (the idea
+of Edge2Vec): the pixel counterpart of the side model in bigram.py. Both are trained on the images
+of the language model, so that symbols can be compared with pixels.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from puzlm.bigram import _balanced
+from puzlm.errors import ModelError
+from puzlm.images import write_bytes
+from puzlm.puzzle import parse_grid
+from puzlm.tokenizer import read_json, read_safetensors, resized, settings_from
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class VisionSettings:
+    """Shape of the ViT that places pieces."""
+
+    side: int = 48
+    """Pieces are resized to this many pixels."""
+    patch: int = 12
+    layers: int = 8
+    d_model: int = 512
+    heads: int = 8
+    feed_forward: int = 2048
+    grids: tuple[str, ...] = ("3x3", "5x5")
+    """The grids it has an output for."""
+
+
+@dataclass(frozen=True)
+class EdgeSettings:
+    """Shape of the encoder of sides."""
+
+    side: int = 48
+    depth: int = 24
+    """Pixels that a side is read inwards."""
+    column: int = 4
+    """Pixels along the side that make one token."""
+    layers: int = 4
+    d_model: int = 256
+    heads: int = 4
+    feed_forward: int = 1024
+    vector: int = 128
+
+
+class Block(nn.Module):
+    """A pre-norm transformer layer without masks."""
+
+    def __init__(self, d_model: int, heads: int, feed_forward: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.qkv, self.out = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+        self.up, self.down = nn.Linear(d_model, feed_forward), nn.Linear(feed_forward, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, tokens, d_model) -> the same."""
+        batch, tokens, d = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, tokens, 3, self.heads, d // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, d))
+        grown: Tensor = x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        return grown
+
+
+class Vision(nn.Module):
+    """Pieces in, for each piece a score of every cell, and of what lies right of and below it."""
+
+    def __init__(self, settings: VisionSettings | None = None) -> None:
+        super().__init__()
+        s = self.settings = settings or VisionSettings()
+        self.embed = nn.Linear(3 * s.patch**2, s.d_model)
+        self.place = nn.Parameter(torch.randn((s.side // s.patch) ** 2, s.d_model) * 0.02)
+        self.missing = nn.Parameter(torch.randn(s.d_model) * 0.02)
+        self.blocks = nn.ModuleList(
+            Block(s.d_model, s.heads, s.feed_forward) for _ in range(s.layers)
+        )
+        self.norm = nn.LayerNorm(s.d_model)
+        self.right = nn.Linear(s.d_model, s.d_model)  # query and key of "right of me" and so on
+        self.below = nn.Linear(s.d_model, s.d_model)
+        self.none = nn.Parameter(torch.zeros(2, s.d_model // 2))
+        self.cells = nn.ModuleDict(
+            {name: nn.Linear(s.d_model, math.prod(parse_grid(name))) for name in s.grids}
+        )
+
+    def forward(self, pieces: Tensor, present: Tensor, grid: str) -> tuple[Tensor, Tensor, Tensor]:
+        """(n, m, side, side, 3) in grey levels, (n, m) -> (n, m, cells), two (n, m, m + 1)."""
+        s, (n, m) = self.settings, present.shape
+        across = s.side // s.patch
+        x = pieces.view(n * m, across, s.patch, across, s.patch, 3).transpose(2, 3)
+        x = (x.reshape(n, m, across**2, -1).to(self.place.dtype) - 120) / 64
+        x = self.embed(x)
+        x = torch.where(present[..., None, None], x, self.missing) + self.place
+        x = x.view(n, m * across**2, -1)
+        for block in self.blocks:
+            x = block(x)
+        pooled = self.norm(x.view(n, m, across**2, -1).mean(2))
+        found = []
+        for linear, none in ((self.right, self.none[0]), (self.below, self.none[1])):
+            query, key = linear(pooled).chunk(2, -1)
+            key = torch.cat([key, none.expand(n, 1, -1)], 1)
+            found.append(query @ key.transpose(1, 2) / key.shape[-1] ** 0.5)
+        return self.cells[grid](pooled), found[0], found[1]
+
+    @torch.no_grad()
+    def marginals(self, pieces: list[NDArray[Any]], grid: str) -> Floats:
+        """Probabilities (n, m, cells) of n puzzles with m pieces each; they sum to 1 a piece."""
+        size, cells = len(pieces[0]), math.prod(parse_grid(grid))
+        x = np.stack([resized(p, self.settings.side) for p in pieces])
+        x = np.pad(x, ((0, 0), (0, cells - size), (0, 0), (0, 0), (0, 0)))
+        there = self.place.device
+        present = torch.arange(cells, device=there).expand(len(x), cells) < size
+        logits = self(torch.from_numpy(x).to(there), present, grid)[0][:, :size]
+        result: Floats = logits.double().softmax(-1).cpu().numpy()
+        return result
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write vision.json and vision.safetensors (half precision)."""
+        _save(self, Path(folder), "vision", asdict(self.settings))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> Vision:
+        """Read a saved model."""
+        model: Vision = _load(cls, VisionSettings, Path(folder), "vision")
+        return model
+
+
+class Edges(nn.Module):
+    """Unit vectors of sides, from pixels."""
+
+    def __init__(self, settings: EdgeSettings | None = None) -> None:
+        super().__init__()
+        s = self.settings = settings or EdgeSettings()
+        self.embed = nn.Linear(3 * s.depth * s.column, s.d_model)
+        self.place = nn.Parameter(torch.randn(s.side // s.column, s.d_model) * 0.02)
+        # "What lies right of this" is not "what lies left of this": each side has its own vector.
+        self.kind = nn.Parameter(torch.randn(4, 1, s.d_model) * 0.02)
+        self.blocks = nn.ModuleList(
+            Block(s.d_model, s.heads, s.feed_forward) for _ in range(s.layers)
+        )
+        self.norm = nn.LayerNorm(s.d_model)
+        self.out = nn.Linear(s.d_model, s.vector)
+        self.sharpness = nn.Parameter(torch.tensor(math.log(10.0)))
+
+    def forward(self, pieces: Tensor) -> Tensor:
+        """Pieces (n, side, side, 3) in grey levels -> (n, 4, vector): top, right, bottom, left."""
+        s, n = self.settings, len(pieces)
+        x = (pieces.to(self.place.dtype) - 120) / 64
+        down = x.transpose(1, 2)
+        # Border first, then inwards; along the side from left to right or from top to bottom, so
+        # that two sides which touch are read in the same direction.
+        sides = torch.stack([x, down.flip(1), x.flip(1), down], 1)[:, :, : s.depth]
+        tokens = sides.view(n, 4, s.depth, -1, 3 * s.column).transpose(2, 3).flatten(3)
+        y = self.embed(tokens) + self.place + self.kind
+        y = y.view(4 * n, -1, s.d_model)
+        for block in self.blocks:
+            y = block(y)
+        vectors = self.out(self.norm(y.mean(1))).view(n, 4, -1).float()
+        return F.normalize(vectors, dim=-1)
+
+    @torch.no_grad()
+    def scores(self, pieces: NDArray[Any]) -> tuple[Floats, Floats]:
+        """Log-scores (right, below), each (n, n), as SideModel.scores gives them."""
+        x = torch.from_numpy(resized(pieces, self.settings.side)).to(self.place.device)
+        top, right, bottom, left = self(x).unbind(1)
+        scale = self.sharpness.exp()
+        return _balanced(right @ left.T * scale), _balanced(bottom @ top.T * scale)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write edges.json and edges.safetensors (half precision)."""
+        _save(self, Path(folder), "edges", asdict(self.settings))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> Edges:
+        """Read a saved model."""
+        model: Edges = _load(cls, EdgeSettings, Path(folder), "edges")
+        return model
+
+
+def _save(model: nn.Module, folder: Path, name: str, settings: dict[str, Any]) -> None:
+    from safetensors.torch import save
+
+    tensors = {k: v.detach().half().cpu().contiguous() for k, v in model.named_parameters()}
+    write_bytes(folder / f"{name}.safetensors", save(tensors))
+    record = json.dumps({"version": 1, **settings}, indent=1) + "\n"
+    write_bytes(folder / f"{name}.json", record.encode())
+
+
+def _load(kind: Any, settings: Any, folder: Path, name: str) -> Any:
+    record = read_json(folder / f"{name}.json")
+    record.pop("version", None)
+    record = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+    model = kind(settings_from(settings, record, str(folder)))
+    arrays = read_safetensors(folder / f"{name}.safetensors")
+    own = dict(model.named_parameters())
+    if set(own) != set(arrays):
+        raise ModelError(f"{folder}: {name}.safetensors does not fit {name}.json")
+    with torch.no_grad():
+        for key, parameter in own.items():
+            parameter.copy_(torch.as_tensor(arrays[key]))
+    return model.eval()

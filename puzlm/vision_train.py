@@ -1,0 +1,258 @@
+"""Train the models of vision.py with the loop, the album and the cuts of the language model."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch
+from puzlm.errors import SettingsError, nearest
+from puzlm.images import iter_images, write_bytes
+from puzlm.loop import Batch, loop
+from puzlm.metrics import absolute, perfect
+from puzlm.puzzle import Puzzle, parse_grid
+from puzlm.settings import DataSettings, TrainSettings, overridden, section
+from puzlm.train import pick_device
+from puzlm.vision import Edges, EdgeSettings, Vision, VisionSettings
+
+KINDS = {"vision": VisionSettings, "edges": EdgeSettings}
+
+
+@dataclass(frozen=True)
+class VisionRecipe:
+    """All settings of one run: the model is `vision` or `edges`."""
+
+    model: VisionSettings | EdgeSettings
+    data: DataSettings = field(default_factory=DataSettings)
+    cut: CutSettings = field(default_factory=CutSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    grids: tuple[str, ...] = ("3x3",)
+    """Grids of the steps, in turn. train.batch counts 3x3 puzzles; larger ones are fewer."""
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: list[str] | None = None) -> VisionRecipe:
+        """Read a TOML recipe that has a section [vision] or [edges]."""
+        record = overridden(tomllib.loads(Path(path).read_text()), overrides or [])
+        grids = record.pop("grids", ["3x3"])
+        kinds: dict[str, Any] = {"data": DataSettings, "cut": CutSettings, "train": TrainSettings}
+        parts: dict[str, Any] = {}
+        for name, value in record.items():
+            if name not in {**kinds, **KINDS}:
+                known = [*kinds, *KINDS, "grids"]
+                raise SettingsError(f"{path}: unknown key '{name}'; {nearest(name, known)}")
+            part = section({**kinds, **KINDS}[name], value, f"{path}: [{name}]")
+            parts["model" if name in KINDS else name] = part
+        recipe = cls(grids=tuple(str(g) for g in grids), **parts)
+        for grid in recipe.grids:
+            name = "{}x{}".format(*parse_grid(grid))
+            if isinstance(recipe.model, VisionSettings) and name not in recipe.model.grids:
+                raise SettingsError(f"{path}: vision.grids has no output for {name}")
+        return recipe
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, resolved, for the file beside the results."""
+        return asdict(self)
+
+
+def train(
+    recipe: VisionRecipe,
+    folder: str | Path,
+    *,
+    stop_after: float = math.inf,
+    album: Album | None = None,
+    report: Callable[[dict[str, Any]], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Run a recipe; model, settings and metrics.jsonl end up in `folder`. Resumes."""
+    began, folder, t = time.monotonic(), Path(folder), recipe.train
+    device = pick_device(t.device)
+    compiled = t.fast and device.startswith("cuda")
+    if album is None:
+        album = Album.read(
+            recipe.data.train, device, recipe.data.limit or None, os.cpu_count() or 2
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
+    torch.manual_seed(t.seed)
+    is_vision = isinstance(recipe.model, VisionSettings)
+    model: Any = Vision(recipe.model) if is_vision else Edges(recipe.model)  # type: ignore[arg-type]
+    pages = Crops(recipe, album, device, compiled)
+    dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
+    objective = (Placing if is_vision else Matching)(model.to(device), t.heads, dtype)
+    exams = list(exam_puzzles(recipe))
+    return loop(
+        t, folder, objective, pages.batch, device=device, compiled=compiled, began=began,
+        stop_after=stop_after, save_model=lambda: model.save_pretrained(folder), report=report,
+        exam=(lambda: take(model, exams)) if exams else None,
+    )  # fmt: skip
+
+
+class Crops:
+    """Batches of pieces in raster order: neither model can tell, so nothing is shuffled."""
+
+    def __init__(self, recipe: VisionRecipe, album: Album, device: str, compiled: bool) -> None:
+        self.recipe, self.album, self.device = recipe, album, device
+        self.sizes = album.sizes.cpu().numpy()
+        self._cut: Any = torch.compile(cut_batch, dynamic=False) if compiled else cut_batch
+
+    def batch(self, step: int, rank: int, world: int) -> Batch:
+        """Pieces (n, cells, side, side, 3), which are there, and the grid of one step."""
+        r = self.recipe
+        grid = parse_grid(r.grids[step % len(r.grids)])
+        n = max(1, r.train.batch * 9 // math.prod(grid) // (8 * world)) * 8 * world
+        mine = slice(rank * n // world, (rank + 1) * n // world)
+        cut = replace(r.cut, grid="{}x{}".format(*grid))
+        draw = draw_batch(self.sizes, n, cut, (r.train.seed, step))
+        *parts, present = (
+            torch.from_numpy(np.ascontiguousarray(a[mine])).to(self.device, non_blocking=True)
+            for a in vars(draw).values()
+        )
+        pieces = self._cut(self.album, *parts, side=r.model.side)
+        # The grid travels as a shape: a compiled step must know it without asking the device.
+        return {"pieces": pieces, "present": present, "grid": torch.empty(grid)}
+
+
+class Placing(nn.Module):
+    """Cross-entropy on the cell of every piece, plus those on its neighbours."""
+
+    def __init__(self, model: Vision, heads: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model, self.weight, self.dtype = model, heads, dtype
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Loss, and (cross-entropy, accuracy, loss of the heads)."""
+        pieces, here = batch["pieces"], batch["present"]
+        rows, columns = batch["grid"].shape
+        weights = {k: p.to(self.dtype) for k, p in self.model.named_parameters()}
+        cells, right, below = functional_call(
+            self.model, weights, (pieces, here, f"{rows}x{columns}")
+        )
+        own = torch.arange(rows * columns, device=here.device)
+        absent = torch.full_like(own, len(own))
+        lies_right = torch.where(own % columns < columns - 1, own + 1, absent)
+        lies_below = torch.where(own < len(own) - columns, own + columns, absent)
+        plain = _mean(cells, own.expand_as(here), here)
+        extra = sum(_mean(x, _where_there(y, here), here)
+                    for x, y in ((right, lies_right), (below, lies_below)))  # fmt: skip
+        good = ((cells.argmax(-1) == own) & here).sum() / here.sum()
+        extra = 0.5 * torch.as_tensor(extra)
+        return plain + self.weight * extra, torch.stack([plain.detach(), good, extra.detach()])
+
+
+def _where_there(cell: Tensor, here: Tensor) -> Tensor:
+    """The neighbour's number, or 'none' where it is missing or outside."""
+    there = F.pad(here, (0, 1))[:, cell]
+    return torch.where(there, cell, here.shape[1])
+
+
+def _mean(logits: Tensor, answers: Tensor, here: Tensor) -> Tensor:
+    losses = F.cross_entropy(logits.flatten(0, 1).float(), answers.flatten(), reduction="none")
+    return (losses * here.flatten()).sum() / here.sum()
+
+
+class Matching(nn.Module):
+    """Tell the true neighbour of a side from all others of its puzzle, and of the batch.
+
+    The puzzle's own sides are what it will have to choose from; the batch's are more of them.
+    """
+
+    def __init__(self, model: Edges, heads: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model, self.weight, self.dtype = model, heads, dtype
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Loss, and (cross-entropy in the puzzle, first rank there, cross-entropy in the batch)."""
+        pieces = batch["pieces"]
+        rows, columns = batch["grid"].shape
+        weights = {k: p.to(self.dtype) for k, p in self.model.named_parameters()}
+        vectors = functional_call(self.model, weights, (pieces.flatten(0, 1),))
+        vectors = vectors.view(len(pieces), rows, columns, 4, -1)
+        scale = self.model.sharpness.exp()
+        inner = outer = good = torch.zeros((), device=pieces.device)
+        number = torch.arange(rows * columns, device=pieces.device).view(rows, columns)
+        for a, b, i, j in (
+            (vectors[..., 1, :], vectors[..., 3, :], number[:, :-1], number[:, 1:]),
+            (vectors[..., 2, :], vectors[..., 0, :], number[:-1], number[1:]),
+        ):
+            a, b, i, j = a.flatten(1, 2), b.flatten(1, 2), i.flatten(), j.flatten()
+            logits = a @ b.transpose(1, 2) * scale
+            logits = logits - 1e4 * torch.eye(rows * columns, device=pieces.device)
+            down, up = logits[:, i], logits.transpose(1, 2)[:, j]
+            inner = inner + 0.25 * (_choose(down, j) + _choose(up, i))
+            good = good + 0.5 * (down.argmax(-1) == j).float().mean()
+            flat = a[:, i].flatten(0, 1) @ b[:, j].flatten(0, 1).T * scale
+            answer = torch.arange(len(flat), device=pieces.device)
+            outer = outer + 0.25 * (F.cross_entropy(flat, answer) + F.cross_entropy(flat.T, answer))
+        return inner + self.weight * outer, torch.stack([inner.detach(), good, outer.detach()])
+
+
+def _choose(logits: Tensor, answers: Tensor) -> Tensor:
+    n = len(logits)
+    return F.cross_entropy(logits.flatten(0, 1), answers.repeat(n))
+
+
+def exam_puzzles(recipe: VisionRecipe) -> Iterator[tuple[str, list[Puzzle]]]:
+    """Validation puzzles: one set for each grid and gap."""
+    if not recipe.data.val:
+        return
+    images = list(iter_images(recipe.data.val, recipe.train.eval_puzzles))
+    for grid in dict.fromkeys(recipe.grids):
+        for gap in recipe.train.eval_gaps:
+            name = "{}x{}".format(*parse_grid(grid))
+            yield (
+                f"{name}_gap_{gap:g}",
+                [
+                    Puzzle.from_image(image, grid, gap=gap, seed=seed)
+                    for seed, image in enumerate(images)
+                ],
+            )
+
+
+@torch.no_grad()
+def take(model: Any, exams: list[tuple[str, list[Puzzle]]]) -> dict[str, float]:
+    """Absolute and perfect accuracy of one assignment; first rank of true neighbours for Edges."""
+    from puzlm.decoding import assigned
+
+    scores: dict[str, float] = {}
+    for name, puzzles in exams:
+        grid = "{}x{}".format(*puzzles[0].grid)
+        found: list[tuple[float, ...]] = []
+        for part in range(0, len(puzzles), 50):
+            some = puzzles[part : part + 50]
+            if isinstance(model, Edges):
+                found += [_first_rank(model, p) for p in some]
+                continue
+            shares = model.marginals([p.pieces for p in some], grid)
+            for puzzle, share in zip(some, shares, strict=True):
+                assert puzzle.truth is not None
+                chosen = assigned(share)
+                found.append((absolute(chosen, puzzle.truth), float(perfect(chosen, puzzle.truth))))
+        kinds = ("first_rank",) if isinstance(model, Edges) else ("absolute", "perfect")
+        for kind, value in zip(kinds, np.atleast_2d(np.mean(found, 0)).ravel(), strict=True):
+            scores[f"{name}_{kind}"] = 100 * float(value)
+    return scores
+
+
+def _first_rank(model: Edges, puzzle: Puzzle) -> tuple[float]:
+    """Share of true neighbours that score best of all."""
+    assert puzzle.truth is not None
+    rows, columns = puzzle.grid
+    board = np.argsort(puzzle.truth).reshape(rows, columns)  # piece in each cell
+    right, below = model.scores(puzzle.pieces)
+    hits = np.concatenate([
+        (right[board[:, :-1]].argmax(-1) == board[:, 1:]).ravel(),
+        (below[board[:-1]].argmax(-1) == board[1:]).ravel(),
+    ])  # fmt: skip
+    return (float(hits.mean()),)
