@@ -39,9 +39,10 @@ Arrays = dict[str, NDArray[Any]]
 Shapes = dict[str, tuple[Any, ...]]  # an axis is a number, or the name of a free one
 
 WEIGHTS = "model.safetensors"
+VERSION = 2  # of the graphs' inputs and outputs
 DTYPES = {"float16": "F16", "float32": "F32"}  # storage of the weights; arithmetic is float32
 OPSET, IR_VERSION = 20, 9  # the first opset with Gelu; onnxruntime 1.17 or later reads it
-INTEGERS = ("input_ids", "attention_mask", "tokens")  # the graphs' other ends are floats
+INTEGERS = ("input_ids", "attention_mask", "tokens", "wanted")  # the graphs' other ends are floats
 NEVER = -1e9  # added to the score of a masked position
 POSITION_OFFSET = 2  # BART's position tables have two unused rows in front
 
@@ -83,7 +84,7 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
         for name in ["model.json", "card.json", "settings.json", *files]:
             if (folder / name).is_file():
                 write_bytes(out / name, (folder / name).read_bytes())
-    about = {"version": 1, "layout": digest}
+    about = {"version": VERSION, "layout": digest}
     write_bytes(out / "onnx.json", (json.dumps(about, indent=1) + "\n").encode())
     return out
 
@@ -149,6 +150,12 @@ class _Graph:
         name = f"constant {values}"
         array = np.array(values, np.int64 if isinstance(values[0], int) else np.float32)
         self.initialisers[name] = self.onnx.numpy_helper.from_array(array, name)
+        return name
+
+    def constant_scalar(self, value: int) -> str:
+        """An integer without axes."""
+        name = f"scalar {value}"
+        self.initialisers[name] = self.onnx.numpy_helper.from_array(np.array(value), name)
         return name
 
     def stored(self, name: str) -> str:
@@ -285,12 +292,29 @@ def _step(g: _Graph) -> bytes:
         found = g.attend(f"{name}.encoder_attn", q, f"cross_k{n}", f"cross_v{n}", bias)
         x = g.op("Add", x, found)
         x = g.feed_forward(name, g.norm(f"{name}.encoder_attn_layer_norm", x))
-    g.op("Gemm", x, g.weight("model.shared.weight"), out=["logits"], transB=1)
+    _project(g, x)
     return g.finish(
-        {"tokens": ("rows",), "attention_mask": ("batch", "length")}
+        {"tokens": ("rows",), "wanted": ("wanted",), "attention_mask": ("batch", "length")}
         | _shapes(g, "cross", "batch", "length") | _shapes(g, "past", "rows", "past"),
-        {"logits": ("rows", g.settings["vocabulary"])} | _shapes(g, "new", "rows", "past + 1"),
+        {"logits": ("rows", "scored")} | _shapes(g, "new", "rows", "past + 1"),
     )  # fmt: skip
+
+
+def _project(g: _Graph, x: str) -> None:
+    """Logits of the wanted tokens, or of all when none is named.
+
+    The whole vocabulary is 43 % of a step's weights, and a beam looks at nine cells of it.
+    """
+    table = "model.shared.weight"
+    few, every = g.rows(table, "wanted"), g.weight(table)
+    none = g.op("Equal", g.op("Size", "wanted"), g.constant_scalar(0))
+    make, branches = g.onnx.helper, []
+    for name, weights in (("every", every), ("few", few)):
+        node = make.make_node("Gemm", [x, weights], [f"{name} logits"], transB=1)
+        shape = "rows", f"{name} tokens"
+        end = make.make_tensor_value_info(f"{name} logits", g.onnx.TensorProto.FLOAT, shape)
+        branches.append(make.make_graph([node], name, [], [end]))
+    g.op("If", none, out=["logits"], then_branch=branches[0], else_branch=branches[1])
 
 
 def _shapes(g: _Graph, name: str, rows: str, length: str) -> Shapes:
@@ -316,6 +340,7 @@ class State(NamedTuple):
     mask: Ints  # (batch, T)
     past: list[NDArray[np.float32]]  # of each layer k (rows, heads, size, written), v
     owner: Ints  # (rows,) sentence of each row
+    wanted: Ints = np.zeros(0, np.int64)  # tokens to score; none: all
 
 
 class OnnxReader:
@@ -330,10 +355,13 @@ class OnnxReader:
         if not (folder / "onnx.json").is_file():
             raise ModelError(f"{folder}: has no ONNX graphs; write them with puzlm export")
         about = read_json(folder / "onnx.json")
+        if about.get("version") != VERSION:
+            raise ModelError(f"{folder}: ONNX graphs of another version; run puzlm export again")
         if _header(folder / WEIGHTS)[2] != about.get("layout"):
             raise ModelError(
                 f"{folder}: the graphs were written for another {WEIGHTS}; run puzlm export again"
             )
+        self.vocabulary = int(read_json(folder / "model.json")["vocabulary"])
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or _cores()
         options.log_severity_level = 3  # errors only; they come as exceptions as well
@@ -360,12 +388,19 @@ class OnnxReader:
         return State(cross, attention_mask, past, np.arange(len(input_ids)))
 
     def step(self, state: State, tokens: Ints) -> tuple[NDArray[np.float32], State]:
-        feed: Arrays = {"tokens": tokens, "attention_mask": state.mask}
+        feed: Arrays = {"tokens": tokens, "wanted": state.wanted, "attention_mask": state.mask}
         for n in range(len(state.cross)):
             part = f"{'kv'[n % 2]}{n // 2}"
             feed[f"cross_{part}"], feed[f"past_{part}"] = state.cross[n], state.past[n]
         logits, *past = self.sessions[1].run(None, feed)
+        if len(state.wanted):
+            scored, logits = logits, np.full((len(tokens), self.vocabulary), -np.inf, np.float32)
+            logits[:, state.wanted] = scored
         return logits, state._replace(past=past)
+
+    def only(self, state: State, tokens: Ints) -> State:
+        """Score these tokens only from now on: the logits of all others are -inf."""
+        return state._replace(wanted=tokens)
 
     def reorder(self, state: State, rows: Ints) -> State:
         owner, past = state.owner[rows], [part[rows] for part in state.past]
@@ -374,7 +409,7 @@ class OnnxReader:
             # As many rows of every sentence, in order, as beams keep them: keys and values stay.
             return state._replace(past=past, owner=owner)
         cross = [part[owner] for part in state.cross]
-        return State(cross, state.mask[owner], past, np.arange(len(owner)))
+        return State(cross, state.mask[owner], past, np.arange(len(owner)), state.wanted)
 
 
 class NumpySides:

@@ -99,6 +99,22 @@ def test_logits_are_torchs(readers, folder, puzzles, batch, masked):
     assert expected.std() > 0.1  # not flat: the comparison says something
 
 
+def test_only_the_wanted_tokens_are_scored(readers, folder, puzzles):
+    """From the moment they are named, through reordering, and equal to scoring all."""
+    reader = readers[1]
+    ids = PieceTokenizer.from_pretrained(folder)(puzzles)["input_ids"]
+    wanted, tokens = np.array([7, 40, 41]), np.full(5, BOS)
+    every, state = reader.step(reader.start(ids), tokens)
+    few, after = reader.step(reader.only(reader.start(ids), wanted), tokens)
+    np.testing.assert_allclose(few[:, wanted], every[:, wanted], rtol=0, atol=1e-5)
+    assert few.shape == every.shape and np.isinf(np.delete(few, wanted, 1)).all()
+    rows = np.array([4, 0, 1])
+    again = reader.step(reader.reorder(after, rows), tokens[:3])[0]
+    whole = reader.step(reader.reorder(state, rows), tokens[:3])[0]
+    np.testing.assert_allclose(again[:, wanted], whole[:, wanted], rtol=0, atol=1e-5)
+    assert np.isinf(again[:, 8:40]).all()
+
+
 def test_any_rows_can_be_kept(readers, folder, puzzles):
     """Also rows of other sentences, which no beam needs: the same as having read only those."""
     reader, rows = readers[1], np.array([3, 0, 0])
@@ -191,6 +207,7 @@ def spoil(name, change):
     [
         spoil("onnx.json", None),
         spoil("onnx.json", lambda data: b"{"),
+        spoil("onnx.json", lambda data: data.replace(b'"version": 2', b'"version": 1')),
         spoil("step.onnx", None),
         spoil("encoder.onnx", lambda data: data[: len(data) // 2]),
         spoil("encoder.onnx", lambda data: b"no graph at all"),

@@ -277,8 +277,9 @@ async def answered(request: Request, answer: Future[Solution], seconds: float) -
             pass
 
     solved, gone = asyncio.wrap_future(answer), asyncio.ensure_future(hung_up())
+    both: set[asyncio.Future[Any]] = {solved, gone}
     try:
-        await asyncio.wait({solved, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if solved.done():
             return solved.result()
         if gone.done():
