@@ -1,34 +1,67 @@
-"""Write the tables of README.md, docs/results.md and the model's card from docs/results/*.json.
+"""Write every number of README.md, docs/results.md and the models' cards from files of this repo.
 
-python docs/make_results.py
+    python docs/make_results.py              # tables and plots, seconds
+    python docs/make_results.py --pictures   # also solve the sample photos for the strips, minutes
+
+Reads docs/results/PROTOCOL.SOLVER.json (`puzlm evaluate`), docs/runs/generalisation.json
+(`puzlm generalise`), docs/runs/costs.json (`puzlm costs`), docs/runs/*.metrics.jsonl and
+*.sides.json (training logs) and docs/runs/levers.json: {"test": what was measured on, "base": name
+of the base run, "rows": [{"lever": name, "seconds": GPU seconds, and either "file": a results file
+beside it, or "absolute", "perfect" and "gain": {"absolute", "perfect"} as {value, low, high}}]}.
+What is not there is left out.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+import sys
 from pathlib import Path
 
+import numpy as np
+
 ROOT = Path(__file__).parents[1]
-ORDER = ["imagenet-3x3", "imagenet-3x3-missing-1", "imagenet-3x3-missing-2",
-         "imagenet-3x3-missing-3", "imagenet-3x3-eroded", "jpwleg-3", "classic-mcgill-540",
-         "classic-bgu-805", "classic-bgu-2360", "classic-bgu-3300"]  # fmt: skip
+sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from puzlm.compare import pair  # noqa: E402
+from puzlm.protocols import PROTOCOLS  # noqa: E402
+
+RUNS, PICTURES = ROOT / "docs" / "runs", ROOT / "docs" / "pictures"
 WHAT = {
     "imagenet-3x3": "photos, pieces touch",
     "imagenet-3x3-missing-1": "photos, 1 of 9 missing",
     "imagenet-3x3-missing-2": "photos, 2 of 9 missing",
     "imagenet-3x3-missing-3": "photos, 3 of 9 missing",
     "imagenet-3x3-eroded": "photos, gap of half a piece",
+    "imagenet-3x3-cfn": "photos, pieces anywhere in their cells, gap of a third of a piece",
+    "imagenet-3x3-fcvit": "photos, pieces anywhere in their cells, enlarged to fill them",
     "jpwleg-3": "paintings, gap of half a piece",
+    "jpwleg-3-fixed-centre": "paintings, gap of half a piece, centre given",
+    "jpwleg-5": "paintings 5x5, gap of an eighth",
+    "jpwleg-5-fixed-centre": "paintings 5x5, gap of an eighth, centre given",
+    "imagenet-lsej-10x10-2": "photos 10x10, 2 of 50 px eroded",
+    "imagenet-lsej-10x10-5": "photos 10x10, 5 of 50 px eroded",
+    "classic-mit-432": "432 pieces of 28 px",
     "classic-mcgill-540": "540 pieces of 28 px",
     "classic-bgu-805": "805 pieces of 28 px",
     "classic-bgu-2360": "2,360 pieces of 28 px",
     "classic-bgu-3300": "3,300 pieces of 28 px",
+    "kaggle-3x3": "ready-made puzzles of others",
 }
-SOLVERS = ["seq2seq", "auto", "classic", "bigram"]
+# The README shows the main protocols and solvers only.
+MAIN = ["imagenet-3x3", "imagenet-3x3-missing-1", "imagenet-3x3-missing-2",
+        "imagenet-3x3-missing-3", "imagenet-3x3-eroded", "jpwleg-3", "jpwleg-5",
+        "imagenet-lsej-10x10-2", "kaggle-3x3"]  # fmt: skip
+COLUMNS = {"seq2seq": "seq2seq", "auto": "auto", "classic": "pixels alone (classic)",
+           "bigram": "side model alone", "vision": "pixel transformer"}  # fmt: skip
+SOLVERS = ["random", "classic", "bigram", "vision", "vision-pairs", "paper", "seq2seq", "auto"]
+LOGS = {"puzlm-3x3": "photos-3x3"}  # logs of a model that are not named like it
 
 
 def load() -> dict[tuple[str, str], dict]:
+    """Read the results files, by protocol and solver."""
     found = {}
     for path in sorted((ROOT / "docs" / "results").glob("*.json")):
         protocol, solver = path.name[: -len(".json")].rsplit(".", 1)
@@ -36,68 +69,307 @@ def load() -> dict[tuple[str, str], dict]:
     return found
 
 
-def short(result: dict | None) -> str:
-    if result is None:
-        return ""
-    return f"{result['absolute']['value']:.1f} / {result['perfect']['value']:.1f}"
+def ordered(results: dict, protocol: str) -> list[tuple[str, dict]]:
+    """Give a protocol's solvers in the usual order, unknown ones after the known."""
+    mine = [s for p, s in results if p == protocol]
+    rank = {s: i for i, s in enumerate(SOLVERS)}
+    mine.sort(key=lambda s: (rank.get(s, rank["paper"] + 0.5), s))
+    return [(s, results[protocol, s]) for s in mine]
 
 
-def interval(result: dict, name: str) -> str:
-    value = result[name]
-    return f"{value['value']:.1f} [{value['low']:.1f}, {value['high']:.1f}]"
+def protocols(results: dict) -> list[str]:
+    """Protocols that have files, in the order of protocols.py; unknown ones last."""
+    there = {p for p, _ in results}
+    return [p for p in PROTOCOLS if p in there] + sorted(there - set(PROTOCOLS))
+
+
+def interval(value: dict, sign: str = "") -> str:
+    return f"{value['value']:{sign}.1f} [{value['low']:{sign}.1f}, {value['high']:{sign}.1f}]"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
+
+
+# ---- accuracy -------------------------------------------------------------------------------
 
 
 def readme_table(results: dict) -> str:
-    lines = ["| test | puzzles | seq2seq | auto | pixels alone (classic) | side model alone |",
-             "|---|---|---|---|---|---|"]  # fmt: skip
-    for protocol in ORDER:
-        rows = [results.get((protocol, s)) for s in SOLVERS]
-        if rows[0] is None:
+    shown = [s for s in COLUMNS if any((p, s) in results for p in MAIN)]
+    rows = []
+    for protocol in MAIN:
+        found = {s: results[protocol, s] for s in shown if (protocol, s) in results}
+        if "auto" not in found:
             continue
-        cells = " | ".join(short(r) for r in rows)
-        lines.append(f"| {WHAT[protocol]} (`{protocol}`) | {rows[0]['puzzles']} | {cells} |")
-    return "\n".join(lines)
+        count = found["auto"]["puzzles"]
+        cells = []
+        for r in (found.get(s) for s in shown):
+            if r is None:
+                cells.append("")
+                continue
+            other = "" if r["puzzles"] == count else f" ({r['puzzles']} puzzles)"
+            cells.append(f"{r['absolute']['value']:.1f} / {r['perfect']['value']:.1f}{other}")
+        rows.append([f"{WHAT[protocol]} (`{protocol}`)", str(count), *cells])
+    return table(["test", "puzzles", *(COLUMNS[s] for s in shown)], rows)
 
 
 def full_tables(results: dict) -> str:
     parts = []
-    for protocol in ORDER:
-        rows = [(s, results[protocol, s]) for s in SOLVERS if (protocol, s) in results]
-        if not rows:
-            continue
-        data = rows[0][1]["data"]
-        scale = "" if data["scale"] == [1.0, 1.0] else f", geometry x {data['scale'][0]:g}"
-        parts.append(f"### {protocol}\n\n{WHAT[protocol]}; {rows[0][1]['puzzles']} puzzles of "
-                     f"{data['name']}{scale}\n")  # fmt: skip
-        names = ("solver", "absolute", "perfect", "neighbour", "ECE", "s a puzzle")
-        parts.append(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
-        for solver, r in rows:
-            ece = "" if r.get("ece") is None else f"{r['ece']:.3f}"
-            scores = " | ".join(interval(r, m) for m in ("absolute", "perfect", "neighbour"))
-            parts.append(f"| {solver} | {scores} | {ece} | {r['seconds_per_puzzle']:.3f} |")
-        parts.append("")
+    for protocol in protocols(results):
+        rows = ordered(results, protocol)
+        sets = sorted({r["data"]["name"] for _, r in rows})
+        low, high = rows[0][1]["data"]["scale"]
+        scale = "" if (low, high) == (1.0, 1.0) else f", geometry x {high:.3g}"
+        what = WHAT.get(protocol, protocol)
+        parts.append(f"### {protocol}\n\n{what}; {', '.join(sets)}{scale}\n")
+        strip = PICTURES / f"{protocol}.jpg"
+        if strip.is_file():
+            parts.append(f"![{protocol}: pieces, answers, truth](pictures/{strip.name})\n")
+        lines = [measured(s, r) for s, r in rows]
+        lines += [published(k, sets) for k in known(protocol)]
+        head = ["solver", "puzzles", "absolute", "perfect", "neighbour", "ECE", "s a puzzle"]
+        head.append("note")
+        parts.append(table(head, lines) + "\n")
+        parts += [f"{text}\n" for text in (auto_against_best(rows), behind(rows, protocol)) if text]
     return "\n".join(parts).rstrip()
 
 
-def fill(path: Path, text: str) -> None:
+def known(protocol: str) -> tuple:
+    return PROTOCOLS[protocol].published if protocol in PROTOCOLS else ()
+
+
+def measured(solver: str, r: dict) -> list[str]:
+    ece = "" if r.get("ece") is None else f"{r['ece']:.3f}"
+    scores = [interval(r[m]) for m in ("absolute", "perfect", "neighbour")]
+    model = (r.get("settings") or {}).get("model")
+    uses = solver not in ("random", "classic") and model
+    notes = [Path(model).name] if uses else []
+    notes += [f"{r['failed']} failed"] if r.get("failed") else []
+    return [solver, str(r["puzzles"]), *scores, ece, f"{r['seconds_per_puzzle']:.3f}",
+            "; ".join(notes)]  # fmt: skip
+
+
+def published(k, sets: list[str]) -> list[str]:
+    """A number from a paper; the dagger says that it was measured on other images."""
+    mark = " †" if any(name.endswith(".tar") for name in sets) else ""
+    scores = ["-" if v is None else f"{v:.1f}" for v in (k.absolute, k.perfect, k.neighbour)]
+    note = "; ".join(filter(None, (f"published: {k.source}", k.note)))
+    return [f"*{k.method}*{mark}", "", *scores, "", "", note]
+
+
+def auto_against_best(rows: list[tuple[str, dict]]) -> str:
+    """Say what the combination is worth: `auto` and the best single solver, puzzle by puzzle."""
+    found = dict(rows)
+    single = [(s, r) for s, r in rows if s != "random" and not s.startswith("auto")]
+    if "auto" not in found or not single:
+        return ""
+    name, best = max(single, key=lambda row: row[1]["absolute"]["value"])
+    paired = pair(best, found["auto"])
+    if paired is None:
+        return ""
+    gain, perfect = paired.absolute, paired.perfect
+    # In doubt against ourselves: better by both tests, worse by either.
+    sure = paired.p < 0.05
+    if gain.high < 0 or (sure and paired.lost > paired.won):
+        verdict = "**worse**"
+    elif gain.low > 0 and sure and paired.won > paired.lost:
+        verdict = "better"
+    else:
+        verdict = "no clear difference"
+    return (f"`auto` against `{name}`, the best single solver here: {verdict}, absolute "
+            f"{interval(gain.as_dict(), '+')} points, perfect {interval(perfect.as_dict(), '+')} "
+            f"({paired.won} puzzles won, {paired.lost} lost, p = {paired.p:.2g}; "
+            f"{paired.puzzles} puzzles).")  # fmt: skip
+
+
+def behind(rows: list[tuple[str, dict]], protocol: str) -> str:
+    """Name the published numbers that are higher than our best."""
+    best = {m: max(r[m]["value"] for _, r in rows) for m in ("absolute", "perfect", "neighbour")}
+    worse = []
+    for k in known(protocol):
+        more = [f"{m} {getattr(k, m):.1f} to our {best[m]:.1f}" for m in best
+                if getattr(k, m) is not None and getattr(k, m) > best[m]]  # fmt: skip
+        if more:
+            name = k.source if k.source.startswith(k.method) else f"{k.method}, {k.source}"
+            worse.append(f"{name}: {', '.join(more)}")
+    return f"**Behind published numbers**: {'; '.join(worse)}." if worse else ""
+
+
+# ---- levers, cost, calibration --------------------------------------------------------------
+
+
+def levers_table() -> str:
+    path = RUNS / "levers.json"
+    if not path.is_file():
+        return "No levers were measured yet."
+    record = json.loads(path.read_text())
+    files = {row["lever"]: json.loads((RUNS / row["file"]).read_text())
+             for row in record["rows"] if "file" in row}  # fmt: skip
+    rows = []
+    for row in record["rows"]:
+        name, result = row["lever"], files.get(row["lever"], row)
+        gain = row.get("gain") or {}
+        if name in files and name != record["base"] and record["base"] in files:
+            paired = pair(files[record["base"]], result)
+            if paired is not None:
+                gain = {m: getattr(paired, m).as_dict() for m in ("absolute", "perfect")}
+        cells = [interval(result[m]) for m in ("absolute", "perfect")]
+        cells += [interval(gain[m], "+") if gain.get(m) else "" for m in ("absolute", "perfect")]
+        cost = f"{row['seconds']:.0f}" if row.get("seconds") is not None else ""
+        rows.append([f"{name} (base)" if name == record["base"] else name, *cells, cost,
+                     row.get("note", "")])  # fmt: skip
+    head = ["lever", "absolute", "perfect", "gain, absolute", "gain, perfect", "GPU s", "note"]
+    about = f"Measured on {record['test']}; gains are paired, puzzle by puzzle."
+    return f"{about}\n\n{table(head, rows)}"
+
+
+def minutes(path: Path) -> float | None:
+    """Minutes of training in a log; a resumed run begins its clock anew."""
+    if not path.is_file():
+        return None
+    text = path.read_text()
+    lines = json.loads(text) if path.suffix == ".json" else map(json.loads, text.splitlines())
+    clock = [line["seconds"] for line in lines if "seconds" in line]
+    ends = [a for a, b in zip(clock, clock[1:], strict=False) if b < a] + clock[-1:]
+    return sum(ends) / 60
+
+
+def training_minutes(solver: str, model: str) -> str:
+    run = LOGS.get(model, model)
+    logs = {"bigram": [f"{run}.sides.json"], "seq2seq": [f"{run}.metrics.jsonl"],
+            "auto": [f"{run}.metrics.jsonl", f"{run}.sides.json"],
+            "vision-pairs": ["vision-pairs.metrics.jsonl"]}  # fmt: skip
+    found = [minutes(RUNS / name) for name in logs.get(solver, [f"{run}.metrics.jsonl"])]
+    return f"{sum(m for m in found if m):.1f}" if any(found) else "?"
+
+
+def costs_table() -> str:
+    path = RUNS / "costs.json"
+    if not path.is_file():
+        return "No costs were measured yet."
+    record = json.loads(path.read_text())
+    sizes = list(dict.fromkeys(s for f in record["solvers"].values() for s in f["sizes"]))
+    fixed, times = [], []
+    for name, found in record["solvers"].items():
+        solver, _, model = name.partition("@")
+        trained = training_minutes(solver, model) if found["parameters"] else "0"
+        peaks = [found["sizes"].get(s, {}).get("peak_mb") for s in sizes]
+        size = [f"{found['parameters'] / 1e6:.1f}", f"{found['megabytes']:.0f}"]
+        memory = ["-" if peak is None else f"{peak:.0f}" for peak in peaks]
+        fixed.append([name, *size, trained, *memory])
+        times.append([name, *(_time(found["sizes"].get(s)) for s in sizes)])
+    machine = record["machine"]
+    return "\n\n".join([
+        f"{machine['cores']} cores ({machine['processor']}), {machine['threads']} threads, load "
+        f"{machine['load']}; pieces of {record['piece']} px. A dash: the solver does not take this "
+        "grid. Memory is the peak of a fresh process that solves one puzzle.",
+        table(["solver", "weights (M)", "MB", "training (min)", *(f"{s}, peak MB" for s in sizes)],
+              fixed),
+        "Seconds a puzzle, warm, and in brackets the ratio to `classic` in the same rounds:",
+        table(["solver", *sizes], times),
+    ])  # fmt: skip
+
+
+def _time(cell: dict | None) -> str:
+    if cell is None:
+        return "-"
+    ratio = cell["against_classic"]["median"]
+    return f"{_digits(cell['seconds']['median'])} ({_digits(ratio)} x)"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.2g}" if value else "<0.01"
+
+
+def generalisation_block() -> str:
+    if not (RUNS / "generalisation.json").is_file():
+        return "Not measured yet."
+    record = json.loads((RUNS / "generalisation.json").read_text())
+    counts = sorted({c["puzzles"] for c in record["cells"]})
+    shown = " to ".join(str(c) for c in dict.fromkeys((counts[0], counts[-1])))
+    widest = max((c["absolute"]["high"] - c["absolute"]["low"]) / 2 for c in record["cells"])
+    return (f"{shown} puzzles a cell; 95 % intervals (in `runs/generalisation.json`) are up to ± "
+            f"{widest:.0f} points wide.\n\n![Accuracy of each solver by kind of image and gap]"
+            "(pictures/generalisation.png)")  # fmt: skip
+
+
+def calibration(result: dict, resamples: int = 500) -> dict:
+    """Bins of stated confidence with 95 % intervals of the share right, bootstrapped by puzzle.
+
+    Pieces of one puzzle are right or wrong together, so puzzles are drawn, not pieces.
+    """
+    count = len(result["reliability"])
+    pieces, right = (np.zeros((len(result["outcomes"]), count)) for _ in range(2))
+    for number, r in enumerate(result["outcomes"]):
+        given = {int(piece) for piece in r.get("given", {})}
+        for piece, sure in enumerate(r["confidences"] or []):
+            if piece not in given:
+                which = min(int(sure * count), count - 1)
+                pieces[number, which] += 1
+                right[number, which] += r["positions"][piece] == r["truth"][piece]
+    rng = np.random.default_rng(0)
+    draws = rng.multinomial(len(pieces), np.full(len(pieces), 1 / len(pieces)), size=resamples)
+    with np.errstate(invalid="ignore"):
+        shares = (draws @ right) / (draws @ pieces)
+    bins = []
+    for which, old in enumerate(result["reliability"]):
+        seen = shares[~np.isnan(shares[:, which]), which]
+        low, high = np.percentile(seen, [2.5, 97.5]) if len(seen) else (0.0, 0.0)
+        bins.append({"confidence": old["confidence"], "accuracy": old["accuracy"],
+                     "count": old["count"], "low": float(low), "high": float(high)})  # fmt: skip
+    return {"ece": result["ece"], "bins": bins}
+
+
+# ---- files ----------------------------------------------------------------------------------
+
+
+def blocks(results: dict) -> dict[str, str]:
+    """The generated parts of docs/results.md, by the name in their comments."""
+    return {"results": full_tables(results), "levers": levers_table(),
+            "generalisation": generalisation_block(), "costs": costs_table()}  # fmt: skip
+
+
+def fill(path: Path, name: str, text: str) -> None:
     old = path.read_text()
-    new = re.sub(r"(<!-- results -->\n).*?(<!-- /results -->)", lambda m: m[1] + text + "\n" + m[2],
-                 old, flags=re.DOTALL)  # fmt: skip
+    pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
+    new, count = re.subn(pattern, lambda m: m[1] + text + "\n" + m[2], old, flags=re.DOTALL)
+    if count != 1:
+        raise SystemExit(f"{path}: has {count} blocks <!-- {name} -->, one is needed")
     path.write_text(new)
 
 
+def write_cards(results: dict) -> None:
+    """Put the measured accuracy into each shipped model's card."""
+    for path in sorted((ROOT / "puzlm" / "models").glob("*/card.json")):
+        card, pixels = json.loads(path.read_text()), (path.parent / "vision.json").is_file()
+        rows = []
+        for protocol in protocols(results):
+            for solver in ("vision", "vision-pairs") if pixels else ("seq2seq", "auto"):
+                r = results.get((protocol, solver))
+                if r is None or "x".join(map(str, r["protocol"]["grid"])) not in card["grids"]:
+                    continue
+                model = (r.get("settings") or {}).get("model")
+                if model is None or Path(model).name == path.parent.name:
+                    rows.append({"protocol": protocol, "solver": solver, "puzzles": r["puzzles"],
+                                 "absolute": r["absolute"], "perfect": r["perfect"]})  # fmt: skip
+        card["results"] = rows
+        path.write_text(json.dumps(card, indent=1) + "\n")
+
+
 def main() -> None:
-    results = load()
-    fill(ROOT / "README.md", readme_table(results))
-    fill(ROOT / "docs" / "results.md", full_tables(results))
-    card_path = ROOT / "puzlm" / "models" / "puzlm-3x3" / "card.json"
-    card = json.loads(card_path.read_text())
-    card["results"] = [
-        {"protocol": p, "solver": s, "puzzles": results[p, s]["puzzles"],
-         "absolute": results[p, s]["absolute"], "perfect": results[p, s]["perfect"]}
-        for p in ORDER for s in ("seq2seq", "auto") if (p, s) in results
-    ]  # fmt: skip
-    card_path.write_text(json.dumps(card, indent=1) + "\n")
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--pictures", action="store_true", help="also solve the sample photos")
+    results, chosen = load(), options.parse_args()
+    import make_pictures
+
+    make_pictures.plots(results)
+    if chosen.pictures:
+        make_pictures.strips()
+    fill(ROOT / "README.md", "results", readme_table(results))
+    for name, text in blocks(results).items():
+        fill(ROOT / "docs" / "results.md", name, text)
+    write_cards(results)
 
 
 if __name__ == "__main__":

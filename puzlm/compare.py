@@ -34,6 +34,34 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> tuple[int, int, float]:
 
 
 @dataclass(frozen=True)
+class Paired:
+    """Two solvers on the same puzzles: gains in points with 95 % intervals, and McNemar's test."""
+
+    puzzles: int
+    absolute: metrics.Interval
+    perfect: metrics.Interval
+    lost: int
+    won: int
+    p: float
+
+
+def pair(first: dict[str, Any], second: dict[str, Any]) -> Paired | None:
+    """Compare the second results with the first on the puzzles both hold; None: there are none."""
+    if first["protocol"] != second["protocol"]:
+        return None
+    known = {(r["index"], r["digest"]): r for r in first["outcomes"]}
+    both = [(known[key], r) for r in second["outcomes"]
+            if (key := (r["index"], r["digest"])) in known]  # fmt: skip
+    if not both:
+        return None
+    absolute, perfect = (
+        metrics.bootstrap([y[m] - x[m] for x, y in both]) for m in ("absolute", "perfect")
+    )
+    test = mcnemar([x["perfect"] for x, _ in both], [y["perfect"] for _, y in both])
+    return Paired(len(both), absolute, perfect, *test)
+
+
+@dataclass(frozen=True)
 class Comparison:
     """A table of results and published numbers, in percent with 95 % intervals."""
 
@@ -110,11 +138,10 @@ def _row(result: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
         notes.append(f"geometry x {low:.3g}" + (f" to {high:.3g}" if high != low else ""))
     difference = test = ""
     if result is not first and result["data"]["fingerprint"] == first["data"]["fingerprint"]:
-        a, b = first["outcomes"], result["outcomes"]
-        gain = [y["absolute"] - x["absolute"] for x, y in zip(a, b, strict=True)]
-        difference = str(metrics.bootstrap(gain))
-        lost, won, p = mcnemar([x["perfect"] for x in a], [y["perfect"] for y in b])
-        test = f"{lost}/{won}, p = {p:.2g}"
+        found = pair(first, result)
+        assert found is not None
+        difference = str(found.absolute)
+        test = f"{found.lost}/{found.won}, p = {found.p:.2g}"
     elif result is not first:
         notes.append("other puzzles than the first: no paired test")
     ece = result.get("ece")

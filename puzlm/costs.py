@@ -34,6 +34,8 @@ WEIGHTS = {  # files that a solver reads; of other solvers all that the model's 
     "seq2seq": ("model", "tokenizer"),
     "bigram": ("sides", "tokenizer"),
     "auto": ("model", "sides", "tokenizer"),
+    "vision": ("vision",),
+    "vision-pairs": ("edges",),
 }
 ONCE = """
 import sys

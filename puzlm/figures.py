@@ -22,6 +22,7 @@ SOLVERS: dict[str, Record] = {  # one solver, one look, told apart in grey by da
     "auto": {"color": BLUE, "linestyle": "-", "marker": "o"},
 }
 MARKERS = "X*<>h8pd"
+FEW = 30  # pieces; a bin with fewer says nothing about calibration and is not drawn
 
 
 def look(name: str, others: Sequence[str] = ()) -> Record:
@@ -91,7 +92,8 @@ def reliability_panels(
     """Draw stated confidence against the share right: a panel a protocol, a line a solver.
 
     panels[protocol][solver] is {"ece": share, "bins": [{"confidence", "accuracy", "low", "high",
-    "count"}]}, all shares 0 to 1, low and high the interval of the accuracy.
+    "count"}]}, all shares 0 to 1, low and high the interval of the accuracy. Bins with fewer than
+    FEW pieces are left out.
     """
     plt = _pyplot()
     across = min(4, len(panels))
@@ -105,7 +107,7 @@ def reliability_panels(
     for axis, (protocol, solvers) in zip(axes.flat, panels.items(), strict=False):
         axis.plot([0, 100], [0, 100], color=GREY, lw=0.8, label="as sure as right")
         for name, found in solvers.items():
-            bins = [b for b in found["bins"] if b["count"]]
+            bins = [b for b in found["bins"] if b["count"] >= FEW]
             x = [100 * b["confidence"] for b in bins]
             y = [100 * b["accuracy"] for b in bins]
             errors = [[100 * max(0, b["accuracy"] - b["low"]) for b in bins],
@@ -113,7 +115,7 @@ def reliability_panels(
             axis.errorbar(x, y, errors, ms=3.5, lw=1.1, elinewidth=0.6, **look(name, names),
                           label=f"{name}, ECE {found['ece']:.3f}")  # fmt: skip
         axis.set(title=protocol, xlim=(-2, 102), ylim=(-2, 102))
-        axis.legend(loc="upper left", fontsize=6.5)
+        axis.legend(loc="lower right", fontsize=6.5)
     figure.supxlabel("stated confidence (%)", fontsize=9)
     figure.supylabel("right (% of pieces)", fontsize=9)
     if title:
@@ -130,6 +132,8 @@ def time_against_pieces(costs: Record, path: str | Path) -> None:
     for name, found in costs["solvers"].items():
         twice = list(short.values()).count(short[name]) > 1
         points = [(s["pieces"], s["seconds"]["median"]) for s in found["sizes"].values()]
+        if not points:
+            continue
         style = look(short[name], list(short.values()))
         if twice and name != next(n for n in names if short[n] == short[name]):
             style["markerfacecolor"] = "white"

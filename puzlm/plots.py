@@ -256,7 +256,11 @@ def learning_curves(metrics_jsonl_paths: Sequence[str | Path], path: str | Path)
     plt = _pyplot()
     runs: dict[str, list[Result]] = {}
     for file in map(Path, metrics_jsonl_paths):
-        name = file.resolve().parent.name if file.name == "metrics.jsonl" else file.stem
+        name = (
+            file.resolve().parent.name
+            if file.name == "metrics.jsonl"
+            else file.stem.removesuffix(".metrics")
+        )
         runs[name if name not in runs else str(file)] = _read_lines(file)
     figure, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
     for name, lines in runs.items():
@@ -279,7 +283,10 @@ def learning_curves(metrics_jsonl_paths: Sequence[str | Path], path: str | Path)
     axes[2].set(ylabel="validation score (%)", title="Exams")
     for panel in axes:
         panel.set_xlabel("step")
-        _finish(panel, panel.get_lines(), "nothing logged", 1.45 if panel is axes[2] else None)
+        _finish(panel, panel.get_lines(), "nothing logged")
+    if axes[2].get_lines():  # many lines: beside the panel, not over it
+        axes[2].set_ylim(0, 102)
+        axes[2].legend(loc="upper left", bbox_to_anchor=(1.02, 1.0))
     _save(figure, path)
 
 

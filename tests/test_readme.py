@@ -81,7 +81,21 @@ def test_numbers_are_those_of_the_results_files():
     results = made.load()
     assert len(results) >= 8
     assert made.readme_table(results) in (ROOT / "README.md").read_text()
-    assert made.full_tables(results) in (ROOT / "docs" / "results.md").read_text()
+    page = (ROOT / "docs" / "results.md").read_text()
+    for name, text in made.blocks(results).items():
+        assert f"<!-- {name} -->\n{text}\n<!-- /{name} -->" in page, f"{name}: run make_results.py"
+
+
+def test_pictures_of_the_documents_are_there_and_small():
+    for path in ("README.md", "docs/results.md"):
+        shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (ROOT / path).read_text())
+        assert shown
+        for name in shown:
+            file = (ROOT / path).parent / name
+            assert file.is_file(), f"{path} shows {name}"
+            assert file.stat().st_size < 300_000
+    strips = list((ROOT / "docs" / "pictures").glob("*.jpg"))
+    assert len(strips) >= 19 and all(p.stat().st_size < 100_000 for p in strips)
 
 
 def test_readme_is_short():

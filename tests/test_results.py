@@ -1,0 +1,118 @@
+"""The page of results: what the tables say follows from the files, in our favour or not."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from puzlm.compare import pair
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def made():
+    spec = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
+    module = importlib.util.module_from_spec(spec)
+    before = list(sys.path)
+    spec.loader.exec_module(module)
+    sys.path[:] = before
+    return module
+
+
+def result(perfect, absolute=None, name="imagenet-3x3-eroded", first=0, **more):
+    """A results file in which puzzle i was solved if perfect[i], else scored absolute."""
+    outcomes = [
+        {"index": first + i, "digest": f"d{first + i}", "perfect": float(p),
+         "absolute": 1.0 if p else (absolute or 0.0)}
+        for i, p in enumerate(perfect)
+    ]  # fmt: skip
+    record = {"protocol": {"name": name, "grid": [3, 3]}, "outcomes": outcomes, "ece": 0.1}
+    for measure in ("absolute", "perfect", "neighbour"):
+        value = 100 * float(np.mean([o.get(measure, o["perfect"]) for o in outcomes]))
+        record[measure] = {"value": value, "low": value - 1, "high": value + 1}
+    data = {"name": "imagenet-val-dev.tar", "scale": [1.0, 1.0], "fingerprint": "f"}
+    return {**record, "data": data, "puzzles": len(perfect), "seconds_per_puzzle": 0.5, **more}
+
+
+def test_pairs_are_made_of_the_puzzles_both_hold():
+    first, second = result([1, 1, 0, 0]), result([1, 0, 1], first=1)
+    found = pair(first, second)  # puzzles 1, 2, 3: 1 -> 1, 0 -> 0, 0 -> 1
+    assert (found.puzzles, found.won, found.lost) == (3, 1, 0)
+    assert found.absolute.value == pytest.approx(100 / 3)
+    assert pair(first, result([1], first=9)) is None
+    assert pair(first, result([1], name="jpwleg-3")) is None
+
+
+@pytest.mark.parametrize(
+    ("classic", "auto", "verdict"),
+    [
+        ([0] * 20 + [1] * 20, [1] * 40, "better"),
+        ([1] * 40, [0] * 20 + [1] * 20, "**worse**"),
+        ([1] * 39 + [0], [1] * 40, "no clear difference"),  # one puzzle proves nothing
+    ],
+)
+def test_auto_is_judged_puzzle_by_puzzle(made, classic, auto, verdict):
+    rows = [("random", result([1] * 40)), ("classic", result(classic)), ("auto", result(auto))]
+    text = made.auto_against_best(rows)
+    assert text.startswith(f"`auto` against `classic`, the best single solver here: {verdict}, ")
+
+
+def test_being_behind_is_said(made):
+    best = result([1] * 7 + [0] * 3)  # 70 / 70, JPDVT published 83.3 / 68.7
+    text = made.behind([("auto", best)], "imagenet-3x3-eroded")
+    assert "JPDVT (CVPR 2024): absolute 83.3 to our 70.0" in text and "perfect" not in text
+    assert made.behind([("auto", result([1] * 10))], "imagenet-3x3-eroded") == ""
+
+
+def test_tables_hold_every_solver_and_mark_what_is_published(made):
+    results = {("imagenet-3x3-eroded", s): result([1, 0] * 4, 0.5, settings={"model": "m/mine"})
+               for s in ("auto", "vision-pairs", "mine", "random")}  # fmt: skip
+    lines = made.full_tables(results).splitlines()
+    rows = [line.split(" | ")[0].strip("| ") for line in lines if line.startswith("| ")][1:]
+    assert rows == ["random", "vision-pairs", "mine", "auto", "*JPDVT* †", "*JPDVT* †"]
+    auto = next(line for line in lines if line.startswith("| auto"))
+    assert "| 75.0 [74.0, 76.0] | 50.0 [49.0, 51.0] |" in auto and "0.100 | 0.500 | mine |" in auto
+    for r in results.values():
+        r["data"]["name"] = "test_img_48gap_33.npy"
+    assert "†" not in made.full_tables(results)  # the paper's own images
+
+
+def test_training_minutes_add_up_over_a_resumed_run(made, tmp_path):
+    lines = [{"step": i, "seconds": s} for i, s in enumerate((30, 60, 90, 20, 30))]
+    log = tmp_path / "run.metrics.jsonl"
+    log.write_text("".join(json.dumps(x) + "\n" for x in [*lines, {"step": 9, "exam": 1}]))
+    assert made.minutes(log) == pytest.approx((90 + 30) / 60)
+    assert made.minutes(tmp_path / "none.jsonl") is None
+
+
+def test_levers_come_from_their_files(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(made, "RUNS", tmp_path)
+    assert "No levers" in made.levers_table()
+    (tmp_path / "base.json").write_text(json.dumps(result([0, 0, 1, 1])))
+    (tmp_path / "views.json").write_text(json.dumps(result([0, 1, 1, 1])))
+    value = {"value": 9.0, "low": 8.0, "high": 10.0}
+    rows = [{"lever": "base", "file": "base.json", "seconds": 60},
+            {"lever": "views", "file": "views.json", "seconds": 75.4},
+            {"lever": "by hand", "absolute": value, "perfect": value, "gain": {"absolute": value}},
+            ]  # fmt: skip
+    record = {"test": "photos-val, 4 puzzles", "base": "base", "rows": rows}
+    (tmp_path / "levers.json").write_text(json.dumps(record))
+    text = made.levers_table()
+    assert "| base (base) | 50.0 [49.0, 51.0] | 50.0 [49.0, 51.0] |  |  | 60 |" in text
+    assert "| views | 75.0 [74.0, 76.0] | 75.0 [74.0, 76.0] | +25.0 [" in text and "| 75 |" in text
+    assert "| by hand | 9.0 [8.0, 10.0] | 9.0 [8.0, 10.0] | +9.0 [+8.0, +10.0] |  |  |" in text
+
+
+def test_calibration_intervals_are_over_puzzles(made):
+    # 40 puzzles of 9 pieces, all right or all wrong together: 360 pieces are worth 40.
+    outcomes = [{"confidences": [0.55] * 9, "truth": list(range(9)), "positions":
+                 list(range(9)) if i % 2 else [8, 0, 1, 2, 3, 4, 5, 6, 7]}
+                for i in range(40)]  # fmt: skip
+    bins = [{"confidence": 0.55, "accuracy": 0.5, "count": 360} if b == 5 else
+            {"confidence": None, "accuracy": None, "count": 0} for b in range(10)]  # fmt: skip
+    found = made.calibration({"outcomes": outcomes, "reliability": bins, "ece": 0.05})["bins"][5]
+    assert 0.30 < found["low"] < 0.40 and 0.60 < found["high"] < 0.70
