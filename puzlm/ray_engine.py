@@ -15,6 +15,7 @@ import pickle
 import re
 import socket
 import uuid
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -31,6 +32,7 @@ Result = Any
 Work = Callable[[Chunk], Result]
 
 PATIENCE = 5  # seconds to wait for a cluster to answer
+RETRIES = 3  # workers that one chunk may outlive; left alone, Ray would try for ever
 
 
 class ClusterError(PuzlmError):
@@ -72,7 +74,9 @@ def spread(
         build, read = partial(_inside, os.getcwd(), build), partial(_inside, os.getcwd(), read)
         kept, key = ray.put(build), uuid.uuid4().hex
         rows = ray.data.read_datasource(_source(ray.data, read), num_cpus=0)
-        rows = rows.map(_Task(kept, key), num_cpus=1)
+        with warnings.catch_warnings():  # Ray 2.64 will have another word for max_retries
+            warnings.simplefilter("ignore", DeprecationWarning)
+            rows = rows.map(_Task(kept, key), num_cpus=1, max_retries=RETRIES)
         try:
             for number, row in enumerate(rows.iter_rows()):
                 found = pickle.loads(row["data"])
@@ -151,7 +155,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
         import ray.data
     except ImportError as error:
         raise SettingsError(f"{error.name} is missing: pip install 'puzlm[ray]'") from error
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its tracebacks are raised, too
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
