@@ -196,6 +196,21 @@ def behind(rows: list[tuple[str, dict]], protocol: str) -> str:
     return f"**Behind published numbers**: {'; '.join(worse)}." if worse else ""
 
 
+def missing(results: dict) -> str:
+    """Name what nobody has measured, so that an absent row is not taken for a choice."""
+    solvers = [s for s in SOLVERS if not any(s == solver for _, solver in results)]
+    absent = [p for p in PROTOCOLS if p not in {p for p, _ in results}]
+    half = [f"`{p}`" for p in protocols(results) if (p, "auto") not in results]
+    lines = []
+    if solvers:
+        lines.append(f"- Solvers without any row: {', '.join(f'`{s}`' for s in solvers)}.")
+    if absent:
+        lines.append(f"- Protocols without any row: {', '.join(f'`{p}`' for p in absent)}.")
+    if half:
+        lines.append(f"- Protocols without the default solver's row: {', '.join(half)}.")
+    return "\n".join(lines) or "Every solver and every protocol has rows."
+
+
 # ---- levers, cost, calibration --------------------------------------------------------------
 
 
@@ -326,7 +341,7 @@ def calibration(result: dict, resamples: int = 500) -> dict:
 
 def blocks(results: dict) -> dict[str, str]:
     """The generated parts of docs/results.md, by the name in their comments."""
-    return {"results": full_tables(results), "levers": levers_table(),
+    return {"results": full_tables(results), "missing": missing(results), "levers": levers_table(),
             "generalisation": generalisation_block(), "costs": costs_table()}  # fmt: skip
 
 

@@ -206,7 +206,9 @@ def _weights(name: str, model: str | None) -> str:
     if name in ("classic", "random") or ":" in name:
         return ""
     digest = hashlib.sha256()
-    for path in sorted(checkpoints.find(model).iterdir()):
+    # Without a model the solver may choose among those in the box.
+    folders = [checkpoints.find(model)] if model else map(checkpoints.find, checkpoints.names())
+    for path in sorted(path for folder in folders for path in folder.iterdir()):
         if path.suffix in (".safetensors", ".json") and path.is_file():
             text = path.read_bytes()
             if path.name == "card.json":  # its measured results change nothing
