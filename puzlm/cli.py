@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -75,10 +75,16 @@ def make(
 
 @app.command()
 def solve(
-    puzzle: Annotated[Path, typer.Argument(help="A folder of pieces or a shuffled picture.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Picture to write.")] = Path(
-        "solved.png"
-    ),
+    puzzles: Annotated[
+        list[Path],
+        typer.Argument(help="A folder of pieces or a shuffled picture; many of them; a folder of "
+                       "such folders; a pattern in quotes."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Picture to write (solved.png); of many puzzles, "
+                     "the folder for their pictures (solved)."),
+    ] = None,
     grid: Annotated[str | None, typer.Option(help="Rows x columns: 3 or 3x4.")] = None,
     model: Model = None,
     solver: SolverName = "auto",
@@ -90,36 +96,56 @@ def solve(
     rotations: Annotated[
         bool, typer.Option(help="Pieces may be turned by quarter turns (pixels decide).")
     ] = False,
-    gif: Annotated[Path | None, typer.Option(help="Also write an animation.")] = None,
+    gif: Annotated[
+        Path | None, typer.Option(help="Also write an animation; of many, a folder of them.")
+    ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the picture.")] = False,
     as_json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Put the pieces together and write the picture."""
+    from puzlm import solving
     from puzlm.images import write_image
     from puzlm.puzzle import Puzzle
     from puzlm.solver import Solver
 
-    loaded = Puzzle.load(puzzle, grid, incomplete=incomplete)
-    if rotations and solver == "auto":
-        solver = "classic"
-    chosen = "seq2seq" if decode and solver == "auto" else solver
-    if rotations:
-        engine = Solver(solver=chosen, rotations=True)
-    else:
-        engine = Solver.from_pretrained(model, solver=chosen, decoding=decode or "valid")
-    found = engine.solve(loaded, given=_given(given or []))
-    write_image(output, found.drawn(loaded.truth))
-    if gif is not None:
-        from puzlm.images import write_bytes
-        from puzlm.web.gif import draw
+    path = solving.find(puzzles)
+    chosen = "classic" if rotations else "seq2seq" if decode else "auto"
+    chosen = chosen if solver == "auto" else solver
 
-        write_bytes(gif, draw(loaded, found.positions.tolist(), list(found.order)))
+    def engine() -> Solver:
+        if rotations:
+            return Solver(solver=chosen, rotations=True)
+        return Solver.from_pretrained(model, solver=chosen, decoding=decode or "valid")
+
+    if isinstance(path, list):
+        if given:
+            raise SettingsError("--given: fixes pieces of one puzzle, not of many")
+        folder, found = output or Path("solved"), []
+        with _progress("solving", len(path), quiet=as_json) as tick:
+            for one in solving.solve_many(engine(), path, folder, grid=grid, incomplete=incomplete,
+                                          gifs=gif, tick=tick):  # fmt: skip
+                found.append(one.as_dict())
+                if one.error:
+                    solving.complain(one)
+        if show:
+            typer.launch(str(folder))
+        if as_json:
+            _print(found)
+        else:
+            solving.show_many(found, folder)
+        raise typer.Exit(2 if any("error" in record for record in found) else 0)
+    loaded = Puzzle.load(path, grid, incomplete=incomplete)
+    solution = engine().solve(loaded, given=_given(given or []))
+    output = output or Path("solved.png")
+    write_image(output, solution.drawn(loaded.truth))
+    if gif is not None:
+        solving.write_gif(gif, loaded, solution)
     if show:
         typer.launch(str(output))
     if as_json:
-        _print({**found.as_dict(), "image": str(output), **_score(found, loaded)})
+        _print({**solution.as_dict(), "image": str(output), **solving.score(solution, loaded)})
     else:
-        _show(found, loaded, output)
+        solving.show(solution, loaded, output)
 
 
 @app.command("fit-tokenizer")
@@ -444,41 +470,6 @@ def _given(pairs: list[str]) -> dict[int, int]:
     return fixed
 
 
-def _score(found: Any, puzzle: Any) -> dict[str, Any]:
-    """Accuracy of an answer whose truth is known."""
-    if puzzle.truth is None:
-        return {}
-    from puzlm.metrics import absolute, perfect
-
-    return {"absolute": absolute(found.positions, puzzle.truth),
-            "perfect": perfect(found.positions, puzzle.truth)}  # fmt: skip
-
-
-def _show(found: Any, puzzle: Any, output: Path) -> None:
-    """Print where the picture is, what solved it and how sure each cell is."""
-    rows, columns = found.grid
-    sure = {int(cell): (piece, found.confidences[piece])
-            for piece, cell in enumerate(found.positions) if cell >= 0}  # fmt: skip
-    if rows * columns <= 64:
-        print("cell by cell: piece (confidence)")
-        for row in range(rows):
-            cells = [sure.get(row * columns + column) for column in range(columns)]
-            print(
-                "  "
-                + "  ".join(
-                    "   -      " if c is None else f"{c[0]:3d} ({c[1]:4.0%})" for c in cells
-                )
-            )
-    left = [puzzle.names[i] if puzzle.names else str(i) for i in range(len(found.positions))
-            if found.positions[i] < 0]  # fmt: skip
-    if left:
-        print(f"could not place: {', '.join(left)}")
-    if score := _score(found, puzzle):
-        print(f"{score['absolute']:.0%} of the pieces lie right")
-    print(f"solved by {found.solver} in {found.seconds:.2f} s")
-    print(f"picture: {output}")
-
-
 @contextmanager
 def _engine(name: str, address: str | None) -> Iterator[Any]:
     """None for one process, or ray_engine; what Ray has to say goes to stderr."""
@@ -504,9 +495,10 @@ class _progress:
 
     def __enter__(self) -> Any:
         if sys.stderr.isatty() and not self.quiet:
+            from rich.console import Console
             from rich.progress import Progress
 
-            self.bar = Progress(transient=True)
+            self.bar = Progress(transient=True, console=Console(stderr=True))
             self.bar.start()
             self.task = self.bar.add_task(self.what, total=self.total)
         return self
@@ -528,10 +520,23 @@ class _progress:
             self.bar.stop()
 
 
+def _refuse(error: Any) -> NoReturn:
+    """Tell of a wrong option or argument in the shape of every other error."""
+    message = error.format_message()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(message)
+        sys.exit(2)
+    context = getattr(error, "ctx", None)
+    where = f"; see {context.command_path} --help" if context is not None else ""
+    line = " ".join(message.split()).rstrip(".")
+    print(f"puzlm: {line[:1].lower()}{line[1:]}{where}", file=sys.stderr)
+    sys.exit(2)
+
+
 def main() -> None:
     """Run the command: a user's error is one line on stderr and exit code 2."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except PuzlmError as error:
         print(f"puzlm: {error}", file=sys.stderr)
         sys.exit(2)
@@ -541,6 +546,14 @@ def main() -> None:
     except MemoryError:
         print("puzlm: not enough memory for a picture or batch of this size", file=sys.stderr)
         sys.exit(2)
+    # Typer brings click's errors along, under a module name that changes with its versions.
+    except Exception as error:
+        if type(error).__name__ == "Abort":  # Ctrl-C
+            print("puzlm: stopped", file=sys.stderr)
+            sys.exit(1)
+        if not hasattr(error, "format_message"):
+            raise
+        _refuse(error)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,232 @@
+"""What `puzlm solve` does: find the puzzles that paths mean, solve them, write and tell."""
+
+from __future__ import annotations
+
+import glob
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from puzlm.errors import PuzlmError, PuzzleError, SettingsError
+from puzlm.images import IMAGE_SUFFIXES, write_bytes, write_image
+from puzlm.metrics import absolute, perfect
+from puzlm.puzzle import Puzzle
+from puzlm.solver import Solution, Solver
+
+TOGETHER = 16  # puzzles in memory, and read by the model, at once
+TOGETHER_PIXELS = 50_000_000
+TABLE_CELLS = 64  # of the largest grid whose confidences are shown cell by cell
+
+
+@dataclass(frozen=True)
+class Solved:
+    """One puzzle of many: its solution, or why there is none."""
+
+    path: Path
+    picture: Path
+    puzzle: Puzzle | None = None
+    solution: Solution | None = None
+    error: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """One entry of `puzlm solve --json` for many puzzles."""
+        if self.solution is None or self.puzzle is None:
+            return {"puzzle": str(self.path), "error": self.error}
+        return {"puzzle": str(self.path), **self.solution.as_dict(), "image": str(self.picture),
+                **score(self.solution, self.puzzle)}  # fmt: skip
+
+
+# ---- which puzzles ----------------------------------------------------------------------------
+
+
+def find(paths: Sequence[Path]) -> list[Path] | Path:
+    """The puzzles that paths mean: one path for one puzzle, a list for many.
+
+    Many are several paths, a pattern with * that the shell has not expanded, or a folder that
+    holds no pictures of its own but folders that do.
+    """
+    found: list[Path] = []
+    many = len(paths) > 1
+    for path in paths:
+        if not path.exists() and glob.has_magic(str(path)):
+            matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
+            if not matches:
+                raise PuzzleError(f"{path}: no file or folder fits this pattern")
+            found, many = found + matches, True
+        elif path.is_dir() and not is_puzzle(path):
+            inside = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+            if not inside:
+                raise PuzzleError(f"{path}: holds no piece files")
+            found, many = found + inside, True
+        else:
+            found.append(path)
+    return list(dict.fromkeys(found)) if many else found[0]
+
+
+def is_puzzle(folder: Path) -> bool:
+    """Whether a folder itself holds pieces."""
+    return (folder / "puzzle.json").is_file() or any(
+        p.suffix.lower() in IMAGE_SUFFIXES for p in folder.iterdir() if p.is_file()
+    )
+
+
+def pictures(paths: Sequence[Path], folder: Path) -> list[Path]:
+    """A file for the picture of each puzzle: its own name, told apart where names are equal."""
+    if folder.is_file() or folder.suffix.lower() in IMAGE_SUFFIXES:
+        raise SettingsError(f"-o {folder}: a folder is needed for the pictures of many puzzles")
+    names = [path.name if path.is_dir() else path.stem for path in paths]
+    if len(set(names)) < len(names):  # */shuffled.png: the folders have the names
+        names = [f"{path.absolute().parent.name}-{n}" for path, n in zip(paths, names, strict=True)]
+    seen: dict[str, int] = {}
+    for i, name in enumerate(names):
+        seen[name] = seen.get(name, 0) + 1
+        names[i] = name if seen[name] == 1 else f"{name}-{seen[name]}"
+    return [folder / f"{name}.png" for name in names]
+
+
+# ---- solving ----------------------------------------------------------------------------------
+
+
+def solve_many(
+    engine: Solver, paths: Sequence[Path], folder: Path, *, grid: str | None = None,
+    incomplete: bool = False, gifs: Path | None = None, tick: Callable[[int], None] | None = None,
+) -> Iterator[Solved]:  # fmt: skip
+    """Solve puzzles and write their pictures; one that cannot be is told, and the next follow."""
+    done = 0
+    for batch in _batches(zip(paths, pictures(paths, folder), strict=True), grid, incomplete):
+        for solved in _solve(engine, batch):
+            if solved.solution is not None and solved.puzzle is not None:
+                try:
+                    _keep(solved, gifs)
+                except PuzlmError as error:
+                    solved = Solved(solved.path, solved.picture, error=str(error))
+            yield solved
+        done += len(batch)
+        if tick is not None:
+            tick(done)
+
+
+def _batches(
+    pairs: Iterable[tuple[Path, Path]], grid: str | None, incomplete: bool
+) -> Iterator[list[Solved]]:
+    """Read puzzles, a few at a time."""
+    batch: list[Solved] = []
+    pixels = 0
+    for path, picture in pairs:
+        try:
+            puzzle = Puzzle.load(path, grid, incomplete=incomplete)
+            batch.append(Solved(path, picture, puzzle))
+            pixels += puzzle.pieces.size // 3
+        except (PuzlmError, OSError) as error:
+            batch.append(Solved(path, picture, error=str(error)))
+        if len(batch) == TOGETHER or pixels > TOGETHER_PIXELS:
+            yield batch
+            batch, pixels = [], 0
+    if batch:
+        yield batch
+
+
+def _solve(engine: Solver, batch: list[Solved]) -> Iterator[Solved]:
+    """Solve those of a batch that could be read, together; alone if one of them is bad."""
+    puzzles = [one.puzzle for one in batch if one.puzzle is not None]
+    try:
+        found: Iterator[Solution] | None = iter(engine.solve_many(puzzles))
+    except PuzlmError:
+        found = None
+    for one in batch:
+        if one.puzzle is None:
+            yield one
+            continue
+        try:
+            solution = next(found) if found is not None else engine.solve(one.puzzle)
+            yield Solved(one.path, one.picture, one.puzzle, solution)
+        except PuzlmError as error:
+            yield Solved(one.path, one.picture, error=str(error))
+
+
+def _keep(solved: Solved, gifs: Path | None) -> None:
+    """Write what a solved puzzle leaves behind."""
+    assert solved.solution is not None and solved.puzzle is not None
+    if solved.picture.exists() and solved.picture.resolve() == solved.path.resolve():
+        raise PuzzleError(
+            f"{solved.path}: the answer would overwrite the puzzle; choose another -o"
+        )
+    write_image(solved.picture, solved.solution.drawn(solved.puzzle.truth))
+    if gifs is not None:
+        write_gif(gifs / f"{solved.picture.stem}.gif", solved.puzzle, solved.solution)
+
+
+def write_gif(path: Path, puzzle: Puzzle, solution: Solution) -> None:
+    """Write the animation of pieces moving to their places."""
+    from puzlm.web.gif import draw
+
+    if solution.turns:  # the animation shows pieces that lie upright
+        turned = zip(puzzle.pieces, solution.turns, strict=True)
+        puzzle = Puzzle(np.stack([np.rot90(p, t) for p, t in turned]), puzzle.grid)
+    write_bytes(path, draw(puzzle, solution.positions.tolist(), list(solution.order)))
+
+
+def score(found: Solution, puzzle: Puzzle) -> dict[str, Any]:
+    """Accuracy of an answer whose truth is known."""
+    if puzzle.truth is None:
+        return {}
+    return {"absolute": absolute(found.positions, puzzle.truth),
+            "perfect": perfect(found.positions, puzzle.truth)}  # fmt: skip
+
+
+# ---- telling ----------------------------------------------------------------------------------
+
+
+def complain(solved: Solved) -> None:
+    """One line that names the puzzle and what is wrong with it."""
+    named = str(solved.path) in solved.error
+    print(f"puzlm: {solved.error if named else f'{solved.path}: {solved.error}'}", file=sys.stderr)
+
+
+def show(found: Solution, puzzle: Puzzle, picture: Path) -> None:
+    """Print where the picture is, what solved it and how sure each cell is."""
+    rows, columns = found.grid
+    sure = {int(cell): (piece, found.confidences[piece])
+            for piece, cell in enumerate(found.positions) if cell >= 0}  # fmt: skip
+    if rows * columns <= TABLE_CELLS:
+        print("cell by cell: piece (confidence)")
+        for row in range(rows):
+            here = [sure.get(row * columns + column) for column in range(columns)]
+            cells = ["   -      " if c is None else f"{c[0]:3d} ({c[1]:4.0%})" for c in here]
+            print("  " + "  ".join(cells).rstrip())
+    left = [puzzle.names[i] if puzzle.names else str(i) for i in range(len(found.positions))
+            if found.positions[i] < 0]  # fmt: skip
+    if left:
+        print(f"could not place: {', '.join(left)}")
+    if known := score(found, puzzle):
+        print(f"{known['absolute']:.0%} of the pieces lie right")
+    print(f"solved by {found.solver} in {found.seconds:.2f} s")
+    print(f"picture: {picture}")
+
+
+def show_many(all_: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Print a table with a line for each solved puzzle, from what --json would print."""
+    solved = [record for record in all_ if "error" not in record]
+    lines = [("puzzle", "grid", "pieces", "sure", "least", "right", "solved by")]
+    for record in solved:
+        sure = record["confidences"]
+        right = f"{record['absolute']:.0%}" if "absolute" in record else "-"
+        lines.append((Path(record["image"]).stem, "{}x{}".format(*record["grid"]), str(len(sure)),
+                      f"{np.mean(sure):.0%}", f"{min(sure):.0%}", right, record["solver"])
+                     )  # fmt: skip
+    if solved:
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
+            cells = [cell.rjust(w) if 1 < k < 6 else cell.ljust(w)
+                     for k, (cell, w) in enumerate(zip(line, widths, strict=True))]  # fmt: skip
+            print("  ".join(cells).rstrip())
+    seconds = sum(record["seconds"] for record in solved) / max(1, len(solved))
+    known = [record["perfect"] for record in solved if "perfect" in record]
+    right = f", {sum(known):.0f} of {len(known)} with a known truth all right" if known else ""
+    print(f"{len(solved)} of {len(all_)} puzzles solved, {seconds:.2f} s each{right}")
+    if solved:
+        print(f"pictures: {folder}")
