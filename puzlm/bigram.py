@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from puzlm.errors import ModelError
+from puzlm import checkpoints
+from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch
+from puzlm.errors import ModelError, SettingsError
 from puzlm.images import write_bytes
-from puzlm.puzzle import Grid
+from puzlm.loop import TrainingError
+from puzlm.puzzle import Grid, parse_grid
+from puzlm.settings import Recipe
 from puzlm.tokenizer import (
     PieceTokenizer,
     read_json,
@@ -30,6 +36,7 @@ from puzlm.tokenizer import (
     settings_from,
     side_symbols,
 )
+from puzlm.tokens import TokenFiles
 
 Floats = NDArray[np.float64]
 SIDES = ("top", "right", "bottom", "left")
@@ -138,9 +145,12 @@ def fit(
     *,
     steps: int,
     lr: float = 1e-3,
+    warmup: int = 100,
+    weight_decay: float = 0.01,
     seed: int = 0,
     device: str = "cpu",
     compiled: bool = False,
+    log_every: int = 50,
     report: Callable[[dict[str, Any]], None] = lambda line: None,
     **shape: int,
 ) -> SideModel:
@@ -150,32 +160,31 @@ def fit(
     model = SideModel(SideSettings(s.granularity, len(s.terms), s.vocab_size, **shape))
     model.start_from_centroids(tokenizer)
     model.to(device)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01,
+    optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay,
                                   fused="cuda" in device)  # fmt: skip
-    cells = torch.arange(grid[0] * grid[1]).view(*grid)
-    pairs = [(cells[:, :-1].reshape(-1), cells[:, 1:].reshape(-1), 1, 3),
-             (cells[:-1].reshape(-1), cells[1:].reshape(-1), 2, 0)]  # fmt: skip
+    pairs = [tuple(t.to(device) if isinstance(t, Tensor) else t for t in pair)
+             for pair in touching_pairs(grid)]  # fmt: skip
 
     def loss_of(sides: Tensor) -> tuple[Tensor, Tensor]:
         n = len(sides)
         vectors = model(sides.flatten(0, 1)).unflatten(0, (n, -1))
         loss = right = torch.zeros((), device=device)
         for first, second, out, into in pairs:
-            a = vectors[:, first.to(device), out].flatten(0, 1)
-            b = vectors[:, second.to(device), into].flatten(0, 1)
+            a = vectors[:, first, out].flatten(0, 1)
+            b = vectors[:, second, into].flatten(0, 1)
             logits = a @ b.T * model.sharpness.exp()
             answer = torch.arange(len(a), device=device)
-            loss = loss + 0.25 * (
+            loss = loss + 0.5 / len(pairs) * (
                 F.cross_entropy(logits, answer) + F.cross_entropy(logits.T, answer)
             )
-            right = right + 0.5 * (logits.argmax(1) == answer).float().mean()
+            right = right + (logits.argmax(1) == answer).float().mean() / len(pairs)
         return loss, right
 
     run: Any = torch.compile(loss_of) if compiled else loss_of
     for step in range(steps):
         for group in optimiser.param_groups:
             group["lr"] = (
-                lr * min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * step / steps))
+                lr * min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * step / steps))
             )
         with torch.no_grad():
             sides = side_symbols(batch(step), tokenizer)
@@ -183,16 +192,145 @@ def fit(
         loss.backward()
         optimiser.step()
         optimiser.zero_grad()
-        if (step + 1) % 50 == 0 or step + 1 == steps:
+        if (step + 1) % log_every == 0 or step + 1 == steps:
+            if not math.isfinite(loss.item()):
+                raise TrainingError(f"the loss is {loss.item()} at step {step + 1}: training "
+                                    f"diverged; lower sides.lr (now {lr})")  # fmt: skip
             report({"step": step + 1, "loss": round(loss.item(), 4), "first_rank": right.item()})
     return model.eval()
 
 
-def batches_of(tokens: NDArray[Any], size: int, seed: int = 0, device: str = "cpu") -> Any:
-    """Draw batches from a token array (puzzles, cells, b, F) in memory or in a memory map."""
+def touching_pairs(grid: Grid) -> list[tuple[Tensor, Tensor, int, int]]:
+    """Cells that touch, and the sides they touch with: right to left, bottom to top."""
+    cells = torch.arange(grid[0] * grid[1]).view(*grid)
+    pairs = [(cells[:, :-1].reshape(-1), cells[:, 1:].reshape(-1), 1, 3),
+             (cells[:-1].reshape(-1), cells[1:].reshape(-1), 2, 0)]  # fmt: skip
+    pairs = [pair for pair in pairs if len(pair[0])]  # a single row has nothing below it
+    if not pairs:
+        raise SettingsError(f"grid {grid[0]}x{grid[1]}: has no pieces that touch")
+    return pairs
+
+
+# ---- where batches come from ----------------------------------------------------------------
+
+
+def batches_of(tokens: Any, size: int, seed: int = 0, device: str = "cpu") -> Any:
+    """Draw batches from a token array (puzzles, cells, b, F), a memory map or several of them."""
 
     def batch(step: int) -> Tensor:
         rows = np.random.default_rng((seed, step)).integers(0, len(tokens), size)
         return torch.from_numpy(np.asarray(tokens[np.sort(rows)]).astype(np.int64)).to(device)
 
     return batch
+
+
+def cuts_of(
+    album: Album, tokenizer: PieceTokenizer, cut: CutSettings, size: int, seed: int = 0,
+    compiled: bool = False,
+) -> Callable[[int], Tensor]:  # fmt: skip
+    """Draw batches from images on the device, cut and tokenised there at every step."""
+    device, sizes = album.pixels.device, album.sizes.cpu().numpy()
+    there, side = tokenizer.on(device), tokenizer.settings.side
+
+    def read(*parts: Tensor) -> Tensor:
+        pieces = cut_batch(album, *parts, side=side)
+        symbols: Tensor = there.encode_canonical(pieces.view(-1, side, side, 3))
+        return symbols.view(size, -1, *symbols.shape[1:])
+
+    run: Any = torch.compile(read) if compiled else read
+
+    def batch(step: int) -> Tensor:
+        # 7: other puzzles than those the language model sees with the same seed.
+        draw = draw_batch(sizes, size, cut, (seed + 7, step))
+        parts = [torch.from_numpy(np.ascontiguousarray(a)).to(device, non_blocking=True)
+                 for a in list(vars(draw).values())[:-1]]  # fmt: skip
+        symbols: Tensor = run(*parts)
+        return symbols
+
+    return batch
+
+
+def fit_sides(
+    recipe: Recipe,
+    folder: str | Path,
+    tokens: Sequence[str | Path] = (),
+    *,
+    album: Album | None = None,
+    report: Callable[[dict[str, Any]], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Fit a recipe's side model on its images, or on token files, and write it to `folder`.
+
+    Beside it go its settings, a log with a line every few steps, and the tokenizer: the recipe's,
+    or the one that `folder` already has, or one fitted on the images.
+    """
+    from puzlm.train import pick_device  # late: solving with a side model needs no training
+
+    began, folder, s = time.monotonic(), Path(folder), recipe.sides
+    device = pick_device(s.device)
+    if not tokens and recipe.data.tokens:
+        tokens = [recipe.data.tokens]
+    if not tokens and album is None:
+        if not recipe.data.train:
+            raise SettingsError("fit-sides: the recipe names no images; set data.train")
+        limit, threads = recipe.data.limit or None, os.cpu_count() or 2
+        album = Album.read(recipe.data.train, device, limit, threads)
+    tokenizer = _tokenizer(recipe, folder, album, device)
+    side_symbols(np.zeros((1, tokenizer.settings.border_length, 1)), tokenizer)  # or it cannot be
+    grid, batch = parse_grid(recipe.cut.grid), None
+    if tokens:
+        shelf = TokenFiles(tokens, tokenizer)
+        grid, batch = shelf.grid, batches_of(shelf, s.batch, s.seed, device)
+    else:
+        assert album is not None
+        batch = cuts_of(album, tokenizer, recipe.cut, s.batch, s.seed, "cuda" in device)
+    touching_pairs(grid)
+    tokenizer.save_pretrained(folder)
+    about = {**recipe.as_dict(), "tokens": [str(path) for path in tokens]}
+    write_bytes(folder / "sides.settings.json", (json.dumps(about, indent=1) + "\n").encode())
+    last: dict[str, Any] = {}
+    with (folder / "sides.metrics.jsonl").open("w") as log:
+
+        def note(line: dict[str, Any]) -> None:
+            now = time.monotonic() - began
+            steps, seconds = line["step"] - last.get("step", 0), now - last.get("seconds", 0.0)
+            line |= {"puzzles_per_second": round(steps * s.batch / seconds, 1)}
+            line |= {"seconds": round(now, 2)}
+            last.update(line)
+            log.write(json.dumps(line) + "\n")
+            log.flush()
+            report(line)
+
+        model = fit(
+            tokenizer, batch, grid, steps=s.steps, lr=s.lr, warmup=s.warmup, seed=s.seed,
+            weight_decay=s.weight_decay, device=device, compiled="cuda" in device,
+            log_every=s.log_every, report=note, embedding=s.embedding, hidden=s.hidden,
+            vector=s.vector,
+        )  # fmt: skip
+    model.save_pretrained(folder)
+    return {"folder": str(folder), "grid": list(grid), **last}
+
+
+def _tokenizer(recipe: Recipe, folder: Path, album: Album | None, device: str) -> PieceTokenizer:
+    """The recipe's tokenizer, the folder's, or a new one fitted on the images."""
+    beside = (folder / "tokenizer.json").is_file()
+    if not recipe.tokenizer_path and not beside:
+        if album is None:
+            raise SettingsError(
+                "fit-sides: token files need the tokenizer that made them; give --tokenizer"
+            )
+        from puzlm.train import fit_tokenizer
+
+        return fit_tokenizer(recipe, album, device)
+    if not recipe.tokenizer_path:
+        return PieceTokenizer.from_pretrained(folder)
+    tokenizer = PieceTokenizer.from_pretrained(checkpoints.find(recipe.tokenizer_path))
+    if beside:
+        own = PieceTokenizer.from_pretrained(folder)
+        books = zip(own.codebooks_, tokenizer.codebooks_, strict=False)
+        if own.settings.patch != tokenizer.settings.patch or not all(
+            np.array_equal(a.centroids, b.centroids) for a, b in books
+        ):
+            raise ModelError(f"{folder}: already has another tokenizer than "
+                             f"{recipe.tokenizer_path}; choose another folder")  # fmt: skip
+        return own
+    return tokenizer

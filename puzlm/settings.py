@@ -71,6 +71,31 @@ class TrainSettings:
 
 
 @dataclass(frozen=True)
+class SideRecipe:
+    """Shape and training of the side model, for `puzlm fit-sides`."""
+
+    embedding: int = 64
+    hidden: int = 512
+    vector: int = 128
+    steps: int = 2000
+    batch: int = 256
+    """Puzzles a step; all their sides are told apart, so more are harder and better."""
+    lr: float = 1e-3
+    warmup: int = 100
+    weight_decay: float = 0.01
+    seed: int = 0
+    device: str = "auto"
+    log_every: int = 50
+
+    def __post_init__(self) -> None:
+        for name in ("embedding", "hidden", "vector", "steps", "batch", "warmup", "log_every"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"sides.{name} {getattr(self, name)}: must be at least 1")
+        if not 0 < self.lr < 1:
+            raise SettingsError(f"sides.lr {self.lr}: must be between 0 and 1")
+
+
+@dataclass(frozen=True)
 class Recipe:
     """All settings of one training run."""
 
@@ -79,6 +104,7 @@ class Recipe:
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     model: ModelRecipe = field(default_factory=ModelRecipe)
     train: TrainSettings = field(default_factory=TrainSettings)
+    sides: SideRecipe = field(default_factory=SideRecipe)
     tokenizer_path: str = ""
     """Folder of a fitted tokenizer; empty fits one."""
 
@@ -108,7 +134,7 @@ class Recipe:
 
         kinds: dict[str, Any] = {
             "data": DataSettings, "cut": CutSettings, "tokenizer": TokenizerSettings,
-            "model": ModelRecipe, "train": TrainSettings,
+            "model": ModelRecipe, "train": TrainSettings, "sides": SideRecipe,
         }  # fmt: skip
         parts: dict[str, Any] = {"cut": CutSettings()}
         for name, value in record.items():

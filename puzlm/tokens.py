@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from puzlm.errors import ImageError, SettingsError
 from puzlm.images import iter_blobs, read_image, write_bytes
 from puzlm.puzzle import Grid, cut
-from puzlm.tokenizer import PieceTokenizer
+from puzlm.tokenizer import PieceTokenizer, read_json
 
 Tokens = NDArray[np.uint16]
 CHUNK = 64  # images held in memory at a time
@@ -91,3 +91,63 @@ def write_tokens(
         for path in (raw, whole):
             path.unlink(missing_ok=True)
     return count
+
+
+class TokenFiles:
+    """Token files of one tokenizer and grid as one long array, (puzzles, cells, b, F), on disk."""
+
+    def __init__(self, paths: Sequence[str | Path], tokenizer: PieceTokenizer) -> None:
+        self.arrays: list[NDArray[Any]] = []
+        self.grid: Grid = (0, 0)
+        for path in map(Path, paths):
+            tokens, grid = _open(path, tokenizer)
+            if self.arrays and grid != self.grid:
+                raise SettingsError(f"{path}: grid {grid[0]}x{grid[1]}, but {paths[0]} has "
+                                    f"{self.grid[0]}x{self.grid[1]}")  # fmt: skip
+            self.grid = grid
+            self.arrays.append(tokens)
+        self.ends = np.cumsum([len(a) for a in self.arrays])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Puzzles of some row numbers, which must ascend."""
+        cuts = np.searchsorted(rows, self.ends)
+        starts = [0, *self.ends[:-1]]
+        parts = np.split(rows, cuts[:-1])
+        return np.concatenate(
+            [a[r - s] for a, r, s in zip(self.arrays, parts, starts, strict=True)]
+        )
+
+
+# Settings that must be those of the tokenizer that made a token file; others are about sentences.
+_SYMBOLS = ("granularity", "vocab_size", "patch", "border", "clockwise", "piece_size", "pca_dim")
+
+
+def _open(path: Path, tokenizer: PieceTokenizer) -> tuple[NDArray[Any], Grid]:
+    """Map a token file into memory, or say why it is not one of this tokenizer."""
+    if not path.is_file():
+        raise SettingsError(f"{path}: no such token file; make one with: puzlm tokenize")
+    try:
+        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise SettingsError(f"{path}: not a .npy file of tokens ({error})") from error
+    beside = path.with_suffix(".json")
+    record, s = read_json(beside), tokenizer.settings
+    try:
+        grid = int(record["grid"][0]), int(record["grid"][1])
+        made = {name: record["tokenizer"][name] for name in _SYMBOLS}
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise SettingsError(f"{beside}: damaged ({error!r})") from error
+    for name, value in made.items():
+        if value != getattr(s, name):
+            raise SettingsError(f"{path}: was made by another tokenizer ({name} {value}, "
+                                f"not {getattr(s, name)})")  # fmt: skip
+    shape = (grid[0] * grid[1], s.border_length, len(s.terms))
+    if tokens.dtype != np.uint16 or tokens.shape[1:] != shape or not len(tokens):
+        raise SettingsError(f"{path}: its {tokens.dtype} of shape {tokens.shape} do not fit "
+                            f"{beside.name}")  # fmt: skip
+    if tokens.max() >= s.vocab_size:
+        raise SettingsError(f"{path}: symbol {tokens.max()}, but there are {s.vocab_size}")
+    return tokens, grid
