@@ -333,6 +333,53 @@ def test_phone(open_page):
     assert small == 0
 
 
+def touch(page, path: list[tuple[float, float]], hold_ms: int = 0) -> None:
+    """Put a finger down, rest, move it along a path and lift it, as the screen reports it."""
+    line = page.context.new_cdp_session(page)
+
+    def send(kind: str, points: list) -> None:
+        shown = [{"x": x, "y": y} for x, y in points]
+        line.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": shown})
+
+    send("touchStart", path[:1])
+    page.wait_for_timeout(hold_ms)
+    for point in path[1:]:
+        send("touchMove", [point])
+        page.wait_for_timeout(16)
+    send("touchEnd", [])
+    page.wait_for_timeout(250)
+
+
+def test_a_swipe_scrolls_and_a_held_piece_is_dragged(open_page):
+    page = open_page("#sample=town&grid=3x3&seed=9", **PHONE)
+    expect(page.locator(".by-touch")).to_be_visible()
+    before = cells(page)
+
+    def centre(cell: int) -> tuple[float, float]:
+        box = page.locator(f'.piece[data-piece="{cells(page).index(cell)}"]').bounding_box()
+        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    def along(a: tuple[float, float], b: tuple[float, float]) -> list[tuple[float, float]]:
+        return [(a[0] + (b[0] - a[0]) * k / 12, a[1] + (b[1] - a[1]) * k / 12) for k in range(13)]
+
+    x, y = centre(7)
+    touch(page, along((x, y), (x + 4, y - 220)))
+    assert page.evaluate("scrollY") > 100
+    assert cells(page) == before
+    assert page.locator(".piece.chosen, .piece.dragged").count() == 0
+    page.evaluate("scrollTo(0, 0)")
+    # Held, the same way up carries the piece, and the page stays.
+    first, second = before.index(6), before.index(0)
+    touch(page, along(centre(6), centre(0)), hold_ms=450)
+    assert page.evaluate("scrollY") == 0
+    after = cells(page)
+    assert after[first] == 0 and after[second] == 6
+    assert page.locator(f'.piece[data-piece="{first}"].chosen').count() == 1
+    # Sideways nothing scrolls: no need to hold.
+    touch(page, along(centre(0), centre(2)))
+    assert cells(page)[first] == 2 and page.evaluate("scrollY") == 0
+
+
 def test_names_for_everything(open_page):
     page = open_page()
     solve(page)

@@ -2,6 +2,7 @@
 import { calm, make, pause, percent, viridis } from "./service.js";
 
 const DRAG = 6; // pixels a pointer moves before it drags
+const HOLD = 280; // milliseconds a finger rests before it lifts a piece
 
 export class Board {
   // events: select(piece), change(), say(text)
@@ -61,6 +62,10 @@ export class Board {
       make("span", { className: "pin", "aria-hidden": "true" }),
     );
     piece.addEventListener("pointerdown", (event) => this.grab(event, i));
+    // A finger that swipes scrolls the page, one that has lifted a piece does not. The browser
+    // asks at the first move, and only a listener that was there before the touch is asked.
+    piece.addEventListener("touchmove", (event) => { if (this.lifted) event.preventDefault(); }, { passive: false });
+    piece.addEventListener("contextmenu", (event) => { if (this.lifted) event.preventDefault(); });
     piece.addEventListener("focus", () => this.select(i));
     return piece;
   }
@@ -211,24 +216,34 @@ export class Board {
   // ---- pointer ------------------------------------------------------------------------------
 
   grab(event, i) {
-    if (event.button !== 0 || this.busy) return;
+    if (event.button !== 0 || !event.isPrimary || this.busy) return;
     const piece = this.pieces[i];
-    const box = this.root.getBoundingClientRect();
     const start = [event.clientX, event.clientY];
     const [rows, columns] = this.grid;
+    const finger = event.pointerType === "touch";
     let dragging = false;
     let target = -1;
+    this.lifted = false;
     piece.setPointerCapture(event.pointerId);
+    const lift = () => {
+      this.lifted = !this.locked.has(i);
+      piece.classList.toggle("dragged", this.lifted);
+    };
+    const timer = finger ? setTimeout(lift, HOLD) : 0;
 
     const move = (e) => {
       const [dx, dy] = [e.clientX - start[0], e.clientY - start[1]];
       if (!dragging && Math.hypot(dx, dy) < DRAG) return;
       if (!dragging && this.locked.has(i)) return;
-      dragging = true;
+      clearTimeout(timer);
+      // Up and down is the page's until the piece is lifted; sideways the page cannot move.
+      if (finger && !this.lifted && Math.abs(dy) >= Math.abs(dx)) return;
+      dragging = this.lifted = true;
       piece.classList.add("dragged");
       const cell = this.cells[i];
       const base = cell < 0 ? "" : `translate(${(cell % columns) * 100}%, ${Math.floor(cell / columns) * 100}%) `;
       piece.style.transform = `translate(${dx}px, ${dy}px) ${base}`;
+      const box = this.root.getBoundingClientRect();
       const column = Math.floor(((e.clientX - box.left) / box.width) * columns);
       const row = Math.floor(((e.clientY - box.top) / box.height) * rows);
       const inside = column >= 0 && column < columns && row >= 0 && row < rows;
@@ -236,10 +251,13 @@ export class Board {
       this.pieces.forEach((p, k) => p.classList.toggle("target", inside && k !== i && this.cells[k] === target));
     };
     const end = (e) => {
+      clearTimeout(timer);
+      this.lifted = false;
       for (const [name, call] of handlers) piece.removeEventListener(name, call);
       this.pieces.forEach((p) => p.classList.remove("target", "dragged"));
       if (dragging && e.type === "pointerup" && target >= 0) this.swap(i, target);
       else this.place();
+      if (e.type === "pointercancel") return; // the page was scrolled: nothing was chosen
       piece.focus({ preventScroll: true });
       this.select(i);
     };
