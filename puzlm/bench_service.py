@@ -47,12 +47,12 @@ class Settings:
     """How much is measured."""
 
     clients: tuple[int, ...] = (1, 8, 32)
-    puzzles: int = 96
+    puzzles: int = 64
     """Of each round of the load; 3 x 3, 48 pixels a piece."""
-    rounds: int = 5
+    rounds: int = 3
     overload: int = 192
     """Clients at once; the queue holds 128 puzzles."""
-    warm_up: int = 2000
+    warm_up: int = 1000
     requests: int = 10_000
     storm_clients: int = 32
 
