@@ -211,6 +211,39 @@ def tokenize(
         print(f"{count} puzzles in {output}")
 
 
+@app.command("fit-sides")
+def fit_sides(
+    sources: Annotated[
+        list[Path], typer.Argument(help="A TOML recipe, or token files of `puzlm tokenize`.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Its folder, or a model's name; default as in the recipe.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="section.key=value, e.g. sides.steps=500")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Learn which side follows which: the side model, for any grid."""
+    from dataclasses import replace
+
+    from puzlm.bigram import fit_sides as run
+    from puzlm.settings import Recipe
+
+    is_recipe = sources[0].suffix == ".toml"
+    if is_recipe and len(sources) > 1:
+        raise SettingsError("fit-sides: give one recipe, or token files")
+    plan = Recipe.load(sources[0], settings) if is_recipe else Recipe.from_overrides(settings or [])
+    plan = replace(plan, tokenizer_path=tokenizer or plan.tokenizer_path)
+    with _progress("fitting", plan.sides.steps, quiet=as_json) as tick:
+        done = run(plan, output, () if is_recipe else sources, report=tick)
+    if as_json:
+        _print(done)
+    else:
+        print(f"side model in {output}")
+
+
 @app.command()
 def train(
     recipe: Annotated[Path, typer.Argument(help="A TOML recipe.")],
@@ -361,6 +394,33 @@ def analyze(
         _print(found)
     else:
         print(f"figures and numbers in {output}")
+
+
+@app.command()
+def ablate(
+    plan: Annotated[Path, typer.Argument(help="A TOML plan, e.g. plans/study.toml.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder of rows.jsonl and kept models.")
+    ] = Path("runs/ablate"),
+    data: Annotated[Path, typer.Option(help="Folder the plan's image files lie in.")] = Path("."),
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Names or groups of rows; * matches.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Training time of a row.")] = None,
+    stop_after: Annotated[
+        float | None, typer.Option(help="Begin no row that might not end within so many seconds.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train and examine the rows of a plan, each for the same time; done rows are skipped."""
+    from puzlm.ablate import run_plan
+
+    def quiet(text: str) -> None: ...
+
+    rows = run_plan(plan, output, data=data, only=only or [], seconds=seconds,
+                    stop_after=stop_after or float("inf"), report=quiet if as_json else print)  # fmt: skip
+    if as_json:
+        _print(rows)
 
 
 @app.command()
