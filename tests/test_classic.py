@@ -1,7 +1,10 @@
 """Pixel measures against literal references; real photographs cut up and solved."""
 
+import io
+
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from puzlm import classic
@@ -97,6 +100,51 @@ def test_photos_are_solved(name, grid, side):
         assert result.confidence.mean() > 0.5
 
 
+def compressed_after_shuffling(name):
+    """Shuffle pieces of a small photo, save that as JPEG, cut it again: before, after, truth."""
+    image = Image.fromarray(load_sample_image(name)).resize((201, 201))
+    clean = np.asarray(image).reshape(3, 67, 3, 67, 3).swapaxes(1, 2).reshape(9, 67, 67, 3)
+    truth = np.random.default_rng(0).permutation(9)
+    clean = clean[truth]
+    picture = clean.reshape(3, 3, 67, 67, 3).swapaxes(1, 2).reshape(201, 201, 3)
+    Image.fromarray(picture).save(file := io.BytesIO(), "JPEG", quality=75)
+    again = np.asarray(Image.open(file)).reshape(3, 67, 3, 67, 3).swapaxes(1, 2)
+    return clean, again.reshape(9, 67, 67, 3), truth
+
+
+@pytest.mark.parametrize("name", ["china.jpg", "flower.jpg"])
+def test_pieces_compressed_after_shuffling(name):
+    clean, bled, truth = compressed_after_shuffling(name)
+    assert classic.bleeding(clean) < 0.1 < 0.9 < classic.bleeding(bled)
+    np.testing.assert_array_equal(classic.solve(bled, (3, 3)).positions, truth)
+
+
+def test_plain_mgc_finds_the_shuffled_picture_again():
+    # The reason for `seams`: chroma that ran over the cuts joins pieces that only lay together.
+    _, bled, truth = compressed_after_shuffling("china.jpg")
+    assert (classic.solve(bled, (3, 3), "mgc").positions != truth).any()
+
+
+def test_evidence_without_bleeding_is_mgc():
+    clean, _ = cut("china.jpg", (3, 4), 60)
+    for score, cost in zip(classic.evidence(clean), classic.mgc(clean), strict=True):
+        np.testing.assert_array_equal(score, classic.scores(cost))
+    assert classic.bleeding(clean[:, :13, :13]) == 0  # too small to tell
+
+
+@pytest.mark.parametrize("share", [0.25, 0.75])
+def test_half_bled_costs_lie_between(share, monkeypatch):
+    pieces, _ = cut("china.jpg", (2, 3), 40)
+    ends = []
+    for value in (0.0, 1.0, share):
+        monkeypatch.setattr(classic, "bleeding", lambda _, value=value: value)
+        ends.append(classic.seams(pieces)[0])
+    off = ~np.eye(6, dtype=bool)
+    between = (1 - share) * np.log(ends[0][off]) + share * np.log(ends[1][off])
+    np.testing.assert_allclose(np.log(ends[2][off]), between, rtol=1e-4)
+    assert np.isinf(np.diag(ends[2])).all()
+
+
 @pytest.mark.parametrize("measure", ["prediction", "ssd"])
 def test_other_measures_solve_a_small_puzzle(measure):
     pieces, truth = cut("china.jpg", (3, 4), 100)
@@ -139,7 +187,7 @@ def test_rotated_pieces_are_set_upright():
         (np.zeros((4, 8, 8, 3)), {}, "give uint8"),
         (np.zeros((4, 1, 8, 3), np.uint8), {}, "2x2 or more"),
         (np.zeros((4, 8, 9, 3), np.uint8), {"rotations": True}, "square pieces"),
-        (np.zeros((4, 8, 8, 3), np.uint8), {"measure": "lab"}, "mgc, prediction, ssd"),
+        (np.zeros((4, 8, 8, 3), np.uint8), {"measure": "lab"}, "seams, mgc, prediction, ssd"),
     ],
 )
 def test_wrong_input_is_named(pieces, options, message):
