@@ -175,7 +175,8 @@ class VQVAE(nn.Module):
     def draw(self, z: Tensor) -> Tensor:
         """Vectors -> pieces."""
         side = math.isqrt(z.shape[1])
-        drawn: Tensor = self.decoder(z.transpose(1, 2).unflatten(2, (side, side)))
+        square = z.transpose(1, 2).reshape(len(z), -1, side, side)
+        drawn: Tensor = self.decoder(square)
         return drawn
 
 
@@ -258,7 +259,9 @@ class LearnedTokenizer(PieceTokenizer):
             rows = torch.from_numpy(rng.integers(0, len(store), s.fit_batch)).to(device)
             x = _picture(store[rows])
             with _half(device):
-                z, commitment = self.net.quantiser(self.net.vectors(x))
+                z = self.net.vectors(x)
+            z, commitment = self.net.quantiser(z)  # in full precision: the nearest code decides
+            with _half(device):
                 drawn = self.net.draw(z)
             error = F.mse_loss(drawn.float(), x)
             (error + 0.25 * commitment).backward()

@@ -141,13 +141,14 @@ class EncoderOnly(_Stack):
         from puzlm.backbones import _Output
 
         states = encoder_outputs[0]
+        rows = len(states)
         here = torch.ones_like(states[..., 0]) if attention_mask is None else attention_mask
         here = here.to(states)[..., None]
         short = -states.shape[1] % self.slot_length
         summed = F.pad(torch.cat([states * here, here], -1), (0, 0, 0, short))
-        summed = summed.unflatten(1, (-1, self.slot_length)).sum(2)
+        summed = summed.view(rows, -1, self.slot_length, summed.shape[-1]).sum(2)
         pooled = summed[..., :-1] / summed[..., -1:].clamp_min(1)
-        rows, asked = len(states), decoder_input_ids.shape[1]
+        asked = decoder_input_ids.shape[1]
         first = 0 if past_key_values is None else int(past_key_values[0][0, 0])
         logits = self.write(pooled[:, first : first + asked])
         count = torch.full((rows, 1), first + asked, device=states.device)

@@ -23,7 +23,6 @@ from puzlm.tokenizer import PieceTokenizer
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-BATCH = 16  # puzzles read at once
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,11 @@ SETS = {1: UPRIGHT, 2: MIRRORED, 8: ALL}
 def read_views(
     reader: Reader, tokenizer: PieceTokenizer, puzzles: Sequence[Puzzle],
     views: Sequence[View] = MIRRORED, *, width: int = WIDTH, temperature: float = 1.0,
+    batch: int = 16,
 ) -> Decoded:  # fmt: skip
     """Read every view and average: cells and marginals by input piece, not by slot.
 
-    All puzzles must have one grid and one number of pieces. Cells are the assignment with the
+    All puzzles must have one grid and one number of pieces; `batch` are read at once. Cells are the assignment with the
     largest product of averaged marginals.
     """
     if not views or not puzzles:
@@ -77,8 +77,8 @@ def read_views(
     total: Floats = np.zeros((len(puzzles), count, grid[0] * grid[1]))
     for view in views:
         shown = view.cells(grid)
-        for first in range(0, len(puzzles), BATCH):
-            part = puzzles[first : first + BATCH]
+        for first in range(0, len(puzzles), batch):
+            part = puzzles[first : first + batch]
             text = tokenizer([Puzzle(view.pieces(p.pieces), grid) for p in part])
             found = decode(
                 reader, text["input_ids"], slots=count, grid=grid,

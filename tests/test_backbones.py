@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -66,9 +68,10 @@ def test_greedy_is_generate(backbone, tokenizer, sentences):
     assert len({tuple(row) for row in want.tolist()}) > 1  # the answer depends on the sentence
 
 
-def test_padding_changes_nothing(tokenizer, crops):
+@pytest.mark.parametrize("backbone", ["bart", "encoder", "decoder"])
+def test_padding_changes_nothing(backbone, tokenizer, crops):
     """A short sentence in a batch with a long one reads as it does alone."""
-    model = model_of("bart", tokenizer)
+    model = model_of(backbone, tokenizer)
     small, large = Puzzle.from_image(crops[0], 2), Puzzle.from_image(crops[1], 3)
     both, alone = tokenizer([small, large], "pt"), tokenizer(small, "pt")
     written = torch.full((1, 1), BOS)
@@ -76,6 +79,44 @@ def test_padding_changes_nothing(tokenizer, crops):
         one = model(alone["input_ids"], written)
         two = model(both["input_ids"], written.expand(2, 1), both["attention_mask"])
     assert torch.allclose(one[0], two[0], atol=1e-4)
+
+
+@pytest.mark.parametrize(("layers", "width"), [((4, 2), 256), ((3, 3), 128), ((6, 1), 64)])
+def test_one_stack_has_the_weights_of_two(layers, width, tokenizer):
+    """Encoder-only and decoder-only models are compared at the size of the encoder-decoder."""
+    shape = {"encoder_layers": layers[0], "decoder_layers": layers[1], "d_model": width,
+             "heads": 4, "feed_forward": 4 * width}  # fmt: skip
+
+    def layer_weights(backbone):
+        named = ModelSettings.of_size(backbone, "tiny", tokenizer)
+        model = Seq2Seq(ModelSettings(**{**vars(named), **shape, "decoder_feed_forward": 0}))
+        return sum(p.numel() for name, p in model.named_parameters()
+                   if p.ndim == 2 and not re.search("embed|positions|shared", name))  # fmt: skip
+
+    wanted = layer_weights("bart")
+    for backbone in ("encoder", "decoder"):
+        assert layer_weights(backbone) == pytest.approx(wanted, rel=0.01)
+
+
+def test_what_one_stack_can_see(tokenizer, sentences):
+    """Encoder-only: not what was placed before. Decoder-only: not what stands behind."""
+    first = tokenizer.cell_token_id(0)
+    written = torch.full((5, 9), first)
+    written[:, 0] = BOS
+    other = written.clone()
+    other[:, 1:] += 3
+    with torch.no_grad():
+        encoder, decoder = model_of("encoder", tokenizer), model_of("decoder", tokenizer)
+        assert torch.equal(encoder(sentences, written), encoder(sentences, other))
+        assert not torch.allclose(
+            decoder(sentences, written)[:, 5], decoder(sentences, other)[:, 5]
+        )
+        changed = sentences.clone()
+        changed[:, 60] = 4 + (changed[:, 60] - 3) % 64
+        for model, same in ((decoder, True), (encoder, False)):
+            before, after = model.encode(sentences)[:, :60], model.encode(changed)[:, :60]
+            assert torch.allclose(before, after, atol=1e-5) == same
+        assert not torch.allclose(decoder(sentences, written), decoder(changed, written))
 
 
 @pytest.mark.parametrize("symbols", [1, 3])

@@ -1,0 +1,374 @@
+"""Ablations: a plan of rows, each trained for the same time, each one line of rows.jsonl.
+
+A plan is a TOML file: [plan] says how long, [base] is a recipe, every [[kinds]] is a kind of puzzle
+to train and examine on, every [[rows]] changes some settings, every [[sweeps]] makes a row of each
+of its values. Rows that are done are skipped, so a plan can be run in parts; a row that fails is
+written down as failed and the others go on.
+
+    python -m puzlm.ablate plans/study.toml -o runs/study --data ../shared/data
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, fields, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from puzlm.errors import PuzlmError, SettingsError, nearest
+from puzlm.settings import Recipe
+
+Line = dict[str, Any]
+STARTS = ("", "sides")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One change to the base recipe."""
+
+    name: str
+    group: str = "rows"
+    """What the row is compared within: one figure or table of the report."""
+    x: Any = None
+    """Where the row stands in its group; a number for a curve, a label for bars."""
+    set: tuple[str, ...] = ()
+    """Settings as for `puzlm train --set`, e.g. "tokenizer.granularity=3"."""
+    seeds: tuple[int, ...] = ()
+    """Seeds of this row; empty takes the plan's."""
+    learned: dict[str, Any] = field(default_factory=dict)
+    """Settings of a learned tokenizer (kind, tokens, vocab_size, width, ...) instead of patches."""
+    start: str = ""
+    """'sides' starts the embeddings from a side model that is trained first."""
+    decode: tuple[str, ...] = ()
+    """Ways of decoding to examine; empty takes the plan's."""
+    keep: bool = False
+    """Save the trained model below models/ of the output folder."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """What all rows share."""
+
+    seconds: float = 30.0
+    """Training time of a row, start-up not counted."""
+    steps: int = 0
+    """Train so many steps instead; 0 goes by the clock."""
+    seeds: tuple[int, ...] = (0,)
+    puzzles: int = 65_536
+    """Training puzzles that are tokenised beforehand, over all kinds."""
+    decode: tuple[str, ...] = ("valid",)
+    few: int = 250
+    """Exam puzzles for the slow ways of decoding."""
+    side_steps: int = 1500
+    """Training steps of a side model for start = 'sides'."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan file, read and checked."""
+
+    plan: PlanSettings
+    kinds: tuple[Any, ...]
+    rows: tuple[Row, ...]
+    base: dict[str, Any]
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan; every setting of every row is checked before anything runs."""
+        from puzlm.trial import DECODINGS, Kind
+
+        path = Path(path)
+        try:
+            record = tomllib.loads(path.read_text())
+        except FileNotFoundError as error:
+            raise SettingsError(f"{path}: no such plan") from error
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise SettingsError(f"{path}: not a readable TOML file ({error})") from error
+        known = ("plan", "base", "kinds", "rows", "sweeps")
+        for key in record:
+            if key not in known:
+                raise SettingsError(f"{path}: unknown key '{key}'; {nearest(key, known)}")
+        settings = _section(PlanSettings, record.get("plan", {}), f"{path}: [plan]")
+        kinds = tuple(_section(Kind, k, f"{path}: [[kinds]]") for k in record.get("kinds", []))
+        rows = [_section(Row, r, f"{path}: [[rows]]") for r in record.get("rows", [])]
+        for sweep in record.get("sweeps", []):
+            rows += _sweep(sweep, f"{path}: [[sweeps]]")
+        made = cls(settings, kinds, tuple(rows), record.get("base", {}))
+        if not kinds or not rows:
+            raise SettingsError(f"{path}: needs at least one [[kinds]] and one row")
+        names = [row.name for row in rows]
+        for row in rows:
+            where = f"{path}: row '{row.name}'"
+            if names.count(row.name) > 1:
+                raise SettingsError(f"{where}: there are two rows of this name")
+            if row.start not in STARTS:
+                raise SettingsError(f"{where}: start '{row.start}'; {nearest(row.start, STARTS)}")
+            for way in (*row.decode, *settings.decode):
+                if way not in DECODINGS:
+                    raise SettingsError(f"{where}: decode '{way}'; {nearest(way, DECODINGS)}")
+            try:
+                recipe = made.recipe(row, 0)
+                tokenizer_settings(row, recipe)
+            except SettingsError as error:
+                raise SettingsError(f"{where}: {error}") from error
+        return made
+
+    def recipe(self, row: Row, seed: int) -> Recipe:
+        """The base recipe with a row's changes."""
+        recipe = Recipe.from_overrides(list(row.set), deepcopy(self.base), "base")
+        return recipe.with_train(seed=seed)
+
+    def seeds(self, row: Row) -> tuple[int, ...]:
+        """Seeds of a row."""
+        return row.seeds or self.plan.seeds
+
+    def settings(self, row: Row, seed: int) -> dict[str, Any]:
+        """Everything that decides a row's result; a row with the same is done."""
+        recipe = self.recipe(row, seed).as_dict()
+        recipe.pop("data")
+        shared = {"seconds": self.plan.seconds, "steps": self.plan.steps,
+                  "puzzles": self.plan.puzzles, "decode": list(row.decode or self.plan.decode),
+                  "few": self.plan.few}  # fmt: skip
+        if row.start:
+            shared |= {"start": row.start, "side_steps": self.plan.side_steps}
+        if row.learned:
+            shared["learned"] = row.learned
+        kinds = [asdict(kind) for kind in self.kinds]
+        made: dict[str, Any] = json.loads(json.dumps({**shared, "kinds": kinds, "recipe": recipe}))
+        return made
+
+
+def _section(kind: type[Any], record: Any, where: str) -> Any:
+    """Build a settings dataclass from a table, naming the nearest key for an unknown one."""
+    known = [f.name for f in fields(kind)]
+    if not isinstance(record, dict):
+        raise SettingsError(f"{where}: must be a table")
+    for key in record:
+        if key not in known:
+            raise SettingsError(f"{where}: unknown key '{key}'; {nearest(key, known)}")
+    try:
+        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in record.items()})
+    except TypeError as error:
+        raise SettingsError(f"{where}: {error}") from error
+
+
+def _sweep(record: dict[str, Any], where: str) -> list[Row]:
+    """A row for each of `values` of the setting `key`, named GROUP-VALUE."""
+    rest = {k: v for k, v in record.items() if k not in ("key", "values", "deciding")}
+    if not {"key", "values", "group"} <= set(record):
+        raise SettingsError(f"{where}: needs group, key and values")
+    rows = []
+    for value in record["values"]:
+        text = value if isinstance(value, str) else json.dumps(value)
+        own = {"name": f"{record['group']}-{text}", "x": value,
+               "set": [*record.get("set", []), f"{record['key']}={text}"]}  # fmt: skip
+        if value in record.get("deciding", []):
+            own["seeds"] = [0, 1]
+        rows.append(_section(Row, rest | own, where))
+    return rows
+
+
+def tokenizer_settings(row: Row, recipe: Recipe) -> Any:
+    """Settings of a row's tokenizer, learned or not."""
+    if not row.learned:
+        return recipe.tokenizer
+    from puzlm.learned_tokenizers import LearnedSettings
+    from puzlm.tokenizer import settings_from
+
+    s = recipe.tokenizer
+    shared = {"max_cells": s.max_cells, "lexicographic": s.lexicographic, "separator": s.separator}
+    made: LearnedSettings = settings_from(LearnedSettings, shared | row.learned, "learned")
+    return made
+
+
+# ---- running --------------------------------------------------------------------------------
+
+
+def read_rows(path: str | Path) -> list[Line]:
+    """Lines of a rows file, the newest of each (name, seed), in order of first appearance."""
+    path, found = Path(path), {}
+    if path.is_file():
+        for line in path.read_text().splitlines():
+            try:
+                row = json.loads(line)
+                key = row["name"], row["seed"]
+            except (ValueError, KeyError, TypeError):
+                continue  # cut short by a killed run
+            found[key] = row
+    return list(found.values())
+
+
+def chosen(plan: Plan, only: Sequence[str]) -> list[Row]:
+    """Rows whose name or group matches one of the patterns; all without any."""
+    for pattern in only:
+        if not any(fnmatch(n, pattern) for row in plan.rows for n in (row.name, row.group)):
+            known = [*(row.name for row in plan.rows), *{row.group for row in plan.rows}]
+            raise SettingsError(f"--only {pattern}: no such row; {nearest(pattern, known)}")
+
+    def wanted(row: Row) -> bool:
+        return not only or any(fnmatch(n, p) for n in (row.name, row.group) for p in only)
+
+    return [row for row in plan.rows if wanted(row)]
+
+
+def run_plan(
+    path: str | Path,
+    out: str | Path,
+    *,
+    data: str | Path = ".",
+    only: Sequence[str] = (),
+    seconds: float | None = None,
+    stop_after: float = float("inf"),
+    device: str = "auto",
+    report: Callable[[str], None] = print,
+) -> list[Line]:
+    """Run the rows of a plan that are not done yet; returns the lines of all done ones.
+
+    `stop_after` seconds after the start no further row is begun that might not end in time.
+    """
+    began, out = time.monotonic(), Path(out)
+    plan = Plan.load(path)
+    if seconds is not None:
+        if seconds <= 0:
+            raise SettingsError(f"--seconds {seconds}: must be above 0")
+        plan = replace(plan, plan=replace(plan.plan, seconds=seconds))
+    rows, file = chosen(plan, only), out / "rows.jsonl"
+    done = {(line["name"], line["seed"]): line for line in read_rows(file)}
+    # The first seed of every row comes before the second of any: a plan cut short is still whole.
+    most = max(len(plan.seeds(row)) for row in rows)
+    wanted = [(row, plan.seeds(row)[turn]) for turn in range(most) for row in rows
+              if turn < len(plan.seeds(row))]  # fmt: skip
+    todo = [(row, seed) for row, seed in wanted if not _is_done(done, plan, row, seed)]
+    report(f"{len(wanted)} runs, {len(wanted) - len(todo)} done already")
+    if todo:
+        import torch
+
+        from puzlm.trial import Gallery
+
+        where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        gallery = Gallery(plan.kinds, data, where)
+        report(f"images read after {time.monotonic() - began:.0f} s; training on {where}")
+        out.mkdir(parents=True, exist_ok=True)
+        libraries: dict[str, Any] = {}
+        longest = plan.plan.seconds
+        for row, seed in todo:
+            clock = time.monotonic()
+            if clock - began + longest > stop_after:
+                report(f"stopping after {clock - began:.0f} s: the other rows are left for later")
+                break
+            line = _line(plan, row, seed, gallery, libraries, out)
+            longest = max(longest, time.monotonic() - clock)
+            line["row_seconds"] = round(time.monotonic() - clock, 1)
+            with file.open("a") as lines:
+                lines.write(json.dumps(line) + "\n")
+            done[row.name, seed] = line
+            report(_summary(line))
+    return [done[row.name, seed] for row, seed in wanted if (row.name, seed) in done]
+
+
+def _is_done(done: dict[Any, Line], plan: Plan, row: Row, seed: int) -> bool:
+    line = done.get((row.name, seed))
+    return (line is not None and line["status"] == "done"
+            and line["settings"] == plan.settings(row, seed))  # fmt: skip
+
+
+def _line(plan: Plan, row: Row, seed: int, gallery: Any, libraries: dict[str, Any],
+          out: Path) -> Line:  # fmt: skip
+    """Run one row, whatever happens."""
+    import torch
+
+    from puzlm.trial import run_row
+
+    cuda = "cuda" in gallery.device
+    line: Line = {
+        "name": row.name, "group": row.group, "x": row.x, "seed": seed, "status": "done",
+        "device": torch.cuda.get_device_name() if cuda else "CPU", "note": row.note,
+        "settings": plan.settings(row, seed),
+    }  # fmt: skip
+    try:
+        recipe = plan.recipe(row, seed)
+        library, tokenizer = _library(plan, row, recipe, gallery, libraries)
+        keep = out / "models" / f"{row.name}-{seed}" if row.keep else None
+        return line | run_row(
+            recipe, library, tokenizer, gallery, seconds=plan.plan.seconds, steps=plan.plan.steps,
+            start=row.start, side_steps=plan.plan.side_steps,
+            decodings=row.decode or plan.plan.decode, few=plan.plan.few, keep=keep,
+        )  # fmt: skip
+    except Exception as error:  # a row may fail in any way; the others must go on
+        if cuda:
+            torch.cuda.empty_cache()
+        text = str(error).strip().splitlines() or [""]
+        return line | {"status": "failed", "error": f"{type(error).__name__}: {text[0][:300]}"}
+
+
+def _library(plan: Plan, row: Row, recipe: Recipe, gallery: Any,
+             libraries: dict[str, Any]) -> tuple[Any, Any]:  # fmt: skip
+    """The row's tokens, made once for all rows that read alike, and its tokenizer."""
+    from puzlm.tokenizer import PieceTokenizer
+    from puzlm.trial import make_library
+
+    settings = tokenizer_settings(row, recipe)
+    reading = replace(settings, lexicographic=True, separator=True)  # what decides the symbols
+    key = json.dumps([asdict(reading), recipe.as_dict()["cut"], recipe.train.fit_puzzles])
+    if key not in libraries:
+        if row.learned:
+            from puzlm.learned_tokenizers import LearnedTokenizer
+
+            fresh: PieceTokenizer = LearnedTokenizer(reading)
+        else:
+            fresh = PieceTokenizer(reading)
+        libraries[key] = make_library(fresh, gallery, recipe, plan.plan.puzzles)
+    library = libraries[key]
+    if settings == reading:
+        return library, library.tokenizer
+    twin = library.tokenizer.on("cpu")
+    twin.codebooks_, twin.settings = library.tokenizer.codebooks_, settings
+    return library, twin
+
+
+def _summary(line: Line) -> str:
+    start = f"{line['name']} (seed {line['seed']})"
+    if line["status"] != "done":
+        return f"{start}: failed, {line['error']}"
+    found = ", ".join(
+        f"{kind} {next(iter(ways.values()))['absolute']['value']:.1f}/"
+        f"{next(iter(ways.values()))['perfect']['value']:.1f}"
+        for kind, ways in line["results"].items()
+    )
+    return (f"{start}: {found}; {line['steps']} steps in {line['seconds']:.0f} s, "
+            f"{line['row_seconds']:.0f} s in all")  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m puzlm.ablate`: the command without the packages that commands need."""
+    parser = argparse.ArgumentParser(prog="puzlm.ablate", description="Run the rows of a plan.")
+    parser.add_argument("plan", help="a TOML plan, e.g. plans/study.toml")
+    parser.add_argument("-o", "--output", default="runs/ablate", help="folder of rows.jsonl")
+    parser.add_argument("--data", default=".", help="folder the plan's image files lie in")
+    parser.add_argument("--only", nargs="*", default=[], help="names or groups of rows; * matches")
+    parser.add_argument("--seconds", type=float, help="training time of a row")
+    parser.add_argument("--stop-after", type=float, default=float("inf"),
+                        help="begin no row that might not end within so many seconds")  # fmt: skip
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    a = parser.parse_args(arguments)
+    try:
+        run_plan(a.plan, a.output, data=a.data, only=a.only, seconds=a.seconds,
+                 stop_after=a.stop_after, device=a.device,
+                 report=lambda text: print(text, flush=True))  # fmt: skip
+    except PuzlmError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,280 @@
+"""Plans are checked before anything runs; rows learn, fail, are skipped and go on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from puzlm.ablate import Plan, chosen, main, read_rows, run_plan, tokenizer_settings
+from puzlm.corpus import CutSettings, draw_batch
+from puzlm.errors import SettingsError
+from puzlm.images import write_image
+from puzlm.puzzle import cut
+from puzlm.settings import Recipe
+from puzlm.tokenizer import PieceTokenizer
+from puzlm.trial import Draws, Gallery, Kind, Library, eroded, make_library, schedule
+
+ROOT = Path(__file__).parents[1]
+PLAN = """
+[plan]
+steps = 3
+puzzles = 64
+few = 2
+side_steps = 2
+decode = ["valid", "head"]
+[base.cut]
+grid = 2
+[base.tokenizer]
+granularity = 2
+vocab_size = 32
+pca_dim = 8
+piece_size = 16
+max_cells = 4
+[base.model]
+size = "tiny"
+d_model = 32
+heads = 2
+feed_forward = 64
+encoder_layers = 1
+decoder_layers = 1
+[base.train]
+batch = 8
+warmup = 2
+fit_puzzles = 64
+[[kinds]]
+name = "plain"
+train = ["photos"]
+val = ["photos"]
+puzzles = 6
+[[kinds]]
+name = "worn"
+train = ["photos"]
+val = ["photos"]
+gap = 0.5
+puzzles = 4
+"""
+ROW = '\n[[rows]]\nname = "{}"\n{}\n'
+
+
+@pytest.fixture(scope="module")
+def data(crops, tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    for number, crop in enumerate(crops[:24]):
+        write_image(root / "photos" / f"{number:02d}.png", crop)
+    return root
+
+
+def plan_file(folder, *rows):
+    path = folder / "plan.toml"
+    path.write_text(PLAN + "".join(ROW.format(name, text) for name, text in rows))
+    return path
+
+
+def run(path, folder, data, **more):
+    return run_plan(path, folder, data=data, device="cpu", report=lambda text: None, **more)
+
+
+# ---- plans ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["study", "smoke", "embeddings"])
+def test_the_plans_in_the_box_are_readable(name):
+    plan = Plan.load(ROOT / "plans" / f"{name}.toml")
+    for row in plan.rows:
+        tokenizer_settings(row, plan.recipe(row, 0))
+
+
+def test_the_study_has_every_row_of_the_paper():
+    rows = {row.name: row for row in Plan.load(ROOT / "plans" / "study.toml").rows}
+    for group, values in {"granularity": (1, 2, 3, 5, 6), "dimension": (16, 64, 512, 0),
+                          "vocabulary": (256, 1024, 8192, 16384)}.items():  # fmt: skip
+        assert {f"{group}-{v}" for v in values} <= set(rows)
+    assert {"no-border", "no-order", "raster", "no-separator", "vqvae-64", "titok-32", "titok-64",
+            "titok-128", "backbones-128-t5", "backbones-256-pegasus", "backbones-256-encoder",
+            "backbones-256-decoder", "no-heads", "side-start", "strips"} <= set(rows)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ('set = ["tokenizer.granularty=3"]', "did you mean 'granularity'"),
+    ('set = ["train.lr=fast"]', "lr = 'fast' must be of type float"),
+    ('set = ["tokenizer.granularity=9"]', "granularity 9: must be 1 to 8"),
+    ('seed = [1]', "did you mean 'seeds'"),
+    ('start = "side"', "did you mean 'sides'"),
+    ('decode = ["veiws-2"]', "did you mean 'views-2'"),
+    ('learned = { kind = "vqvea" }', "did you mean 'vqvae'"),
+    ('learned = { kind = "vqvae", tokns = 64 }', "did you mean 'tokens'"),
+    ('learned = { kind = "vqvae", tokens = 10 }', "has 64"),
+    ('[[rows]]\nname = "odd"', "two rows of this name"),
+    ('[bass]', "unknown key 'bass'"),
+])  # fmt: skip
+def test_mistakes_in_a_plan_are_named_before_anything_runs(text, message, tmp_path):
+    with pytest.raises(SettingsError, match=message):
+        Plan.load(plan_file(tmp_path, ("odd", text)))
+
+
+def test_only_takes_names_groups_and_patterns(tmp_path):
+    plan = Plan.load(plan_file(tmp_path, ("a-1", 'group = "g"'), ("a-2", 'group = "h"'), ("b", "")))
+    assert [r.name for r in chosen(plan, ["a-*"])] == ["a-1", "a-2"]
+    assert [r.name for r in chosen(plan, ["h", "b"])] == ["a-2", "b"]
+    assert len(chosen(plan, [])) == 3
+    with pytest.raises(SettingsError, match="--only a-3: no such row; did you mean 'a-"):
+        chosen(plan, ["a-3"])
+
+
+def test_command_prints_one_line_for_a_mistake(tmp_path, capsys):
+    assert main([str(tmp_path / "none.toml")]) == 2
+    assert "no such plan" in capsys.readouterr().err
+
+
+# ---- rows -----------------------------------------------------------------------------------
+
+
+def test_rows_run_fail_and_are_skipped(data, tmp_path):
+    """One line a run with every fact; a failed row does not stop the others, and is tried again."""
+    path = plan_file(
+        tmp_path,
+        ("base", 'seeds = [0, 1]\nkeep = true\ndecode = ["valid", "head", "views-2", "fusion"]'),
+        ("broken", 'set = ["tokenizer.vocab_size=30000"]'),
+        ("no-heads", 'set = ["train.heads=0", "train.average=0.9", "tokenizer.separator=false"]'),
+        ("one-stack", 'set = ["model.backbone=decoder"]'),
+        ("sides", 'start = "sides"'),
+    )
+    lines = {(x["name"], x["seed"]): x for x in run(path, tmp_path / "out", data)}
+    assert list(lines) == [("base", 0), ("broken", 0), ("no-heads", 0), ("one-stack", 0),
+                           ("sides", 0), ("base", 1)]  # fmt: skip
+    base = lines["base", 0]
+    assert base["status"] == "done" and base["device"] == "CPU"
+    assert (base["steps"], base["puzzles_seen"]) == (3, 24)
+    assert set(base["results"]["plain"]) == {"valid", "head", "views-2", "fusion"}
+    score = base["results"]["plain"]["valid"]
+    assert score["puzzles"] == 6 and base["results"]["worn"]["valid"]["puzzles"] == 4
+    assert base["results"]["plain"]["views-2"]["puzzles"] == 2
+    assert score["absolute"]["low"] <= score["absolute"]["value"] <= score["absolute"]["high"]
+    assert base["parameters"] > 0 and base["tokenise_ms"] > 0 and base["seconds"] > 0
+    assert base["settings"]["recipe"]["tokenizer"]["vocab_size"] == 32
+    assert "head" not in lines["no-heads", 0]["results"]["plain"]
+    assert lines["broken", 0]["status"] == "failed"
+    assert "vocab_size k = 30000 is larger" in lines["broken", 0]["error"]
+    kept = tmp_path / "out" / "models" / "base-0"
+    from puzlm.analyze import read_embeddings
+
+    tables = read_embeddings(kept, PieceTokenizer.from_pretrained(kept), 0)
+    assert np.abs(tables["learned"]).max() > 0
+
+    said: list[str] = []
+    again = run_plan(path, tmp_path / "out", data=data, device="cpu", report=said.append)
+    assert said[0] == "6 runs, 5 done already"  # the failed one is tried again
+    assert [x for x in again if x["status"] == "done"] == [
+        x for x in lines.values() if x["status"] == "done"
+    ]
+    assert len(read_rows(tmp_path / "out" / "rows.jsonl")) == 6
+    assert len((tmp_path / "out" / "rows.jsonl").read_text().splitlines()) == 7
+
+
+def test_changed_settings_are_run_again_and_time_is_kept(data, tmp_path):
+    path = plan_file(tmp_path, ("a", ""))
+    path.write_text(path.read_text().replace("steps = 3", "seconds = 0.3"))
+    first = run(path, tmp_path, data)[0]
+    assert first["steps"] >= 1 and first["seconds"] >= 0.3
+    assert run(path, tmp_path, data)[0] == first
+    other = run(path, tmp_path, data, seconds=0.2)[0]
+    assert other["settings"]["seconds"] == 0.2 and other != first
+    assert run(path, tmp_path / "none", data, stop_after=0.1) == []  # no row would end in time
+
+
+def test_the_same_seed_gives_the_same_row(data, tmp_path):
+    path = plan_file(tmp_path, ("a", 'set = ["model.dropout=0.1"]'))
+    one, two = (run(path, tmp_path / str(i), data)[0] for i in range(2))
+    assert (
+        one["loss"] == two["loss"]
+        and one["results"]["plain"]["valid"]["absolute"]
+        == (two["results"]["plain"]["valid"]["absolute"])
+    )
+
+
+def test_a_row_learns(data, tmp_path):
+    """Enough steps on 24 pictures, and their own puzzles are solved."""
+    path = plan_file(tmp_path, ("long", 'set = ["tokenizer.patch=strip:4"]'))
+    text = path.read_text()
+    for old, new in {"steps = 3": "steps = 250", "puzzles = 6\n": "puzzles = 24\n",
+                     "grid = 2": "grid = 2\nmin_crop = 1.0\nstretch = 0.0\nflip = false",
+                      "puzzles = 64": "puzzles = 256",
+                     "batch = 8": "batch = 32\nlr = 3e-3", "warmup = 2": "warmup = 20",
+                     "d_model = 32": "d_model = 64"}.items():  # fmt: skip
+        text = text.replace(old, new)
+    path.write_text(text)
+    line = run(path, tmp_path, data)[0]
+    assert line["teacher_forced"] > 80
+    assert line["results"]["plain"]["valid"]["perfect"]["value"] > 30  # chance is 4
+    assert line["results"]["plain"]["head"]["absolute"]["value"] > 45  # chance is 25
+
+
+def test_runs_without_the_packages_of_the_command(data, tmp_path):
+    """The machine that trains has torch, transformers, numpy, Pillow and scipy, nothing else."""
+    path = plan_file(tmp_path, ("a", 'decode = ["valid", "fusion"]'))
+    code = (
+        "import sys\n"
+        "for name in ('typer', 'rich', 'matplotlib', 'sklearn', 'fastapi', 'onnxruntime'):\n"
+        "    sys.modules[name] = None\n"
+        "from puzlm.ablate import main\n"
+        f"sys.exit(main([{str(path)!r}, '-o', {str(tmp_path / 'o')!r}, '--data', {str(data)!r},"
+        " '--device', 'cpu']))\n"
+    )
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert made.returncode == 0, made.stderr
+    assert json.loads((tmp_path / "o" / "rows.jsonl").read_text())["status"] == "done"
+
+
+# ---- parts ----------------------------------------------------------------------------------
+
+
+def test_the_schedule_ends_with_the_time():
+    assert schedule(0, 0.0, 1.0, 10) == pytest.approx(0.1)
+    assert schedule(500, 0.0, 1.0, 10) == pytest.approx(1.0)
+    assert schedule(500, 0.5, 1.0, 10) == pytest.approx(0.51)
+    assert schedule(500, 1.0, 1.0, 10) == pytest.approx(0.02)
+
+
+def test_training_puzzles_have_the_gap_of_their_kind(crops, tmp_path):
+    """What is trained on is what the exam cuts: same pieces, same places."""
+    write_image(tmp_path / "a" / "0.png", crops[0][:96, :96])
+    gallery = Gallery([Kind("worn", ("a",), ("a",), gap=0.5)], tmp_path, "cpu")
+    whole = CutSettings("3", min_crop=1.0, stretch=0.0, flip=False)
+    got = gallery.pieces(0, 1, whole, 21, (0, 0))[0].numpy()
+    assert np.array_equal(got, cut(crops[0][:96, :96], (3, 3), 0.5))
+    plain = draw_batch(np.array([[96, 96]]), 4, whole, (0,))
+    assert (plain.piece == 32).all() and (eroded(plain, 0.5).piece == 21).all()
+
+
+@pytest.mark.parametrize("lexicographic", [True, False])
+def test_the_input_order_says_nothing(lexicographic, crops, tmp_path):
+    """Without lexicographic order a sentence keeps the input order: it must be a shuffled one."""
+    write_image(tmp_path / "a" / "0.png", crops[0])
+    gallery = Gallery([Kind("plain", ("a",), ("a",))], tmp_path, "cpu")
+    recipe = Recipe.from_dict({
+        "cut": {"grid": 3}, "train": {"batch": 64, "fit_puzzles": 8},
+        "tokenizer": {"vocab_size": 8, "pca_dim": 4, "piece_size": 16, "max_cells": 9,
+                      "lexicographic": lexicographic},
+    })  # fmt: skip
+    tokenizer = PieceTokenizer(recipe.tokenizer)
+    library = make_library(tokenizer, gallery, recipe, 64)
+    assert isinstance(library, Library) and library.tokens.shape == (64, 9, 12, 1)
+    draws = Draws(library, tokenizer, recipe, "cpu")
+    batch = draws.batch(0)
+    assert (batch["order"].sort(1).values == torch.arange(9)).all()
+    if not lexicographic:
+        assert len({tuple(row) for row in batch["order"].tolist()}) > 60
+    # The answer belongs to the sentence: the symbols at a slot are those of its cell.
+    symbols, cells = draws.symbols(0, 64)
+    piece = cells.argsort(1).gather(1, batch["order"])  # which input piece has the slot's cell
+    there = torch.stack([a[b] for a, b in zip(symbols[..., 0], piece, strict=True)])
+    words = torch.nn.functional.pad(batch["ids"], (0, 1)).view(64, 9, 13)[:, :, :12]
+    assert torch.equal(words - 4, there)
+    corner = int((batch["order"][5] == 0).nonzero())
+    assert int(batch["order"][5, batch["right"][5, corner]]) == 1
