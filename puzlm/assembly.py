@@ -32,6 +32,7 @@ from puzlm.board import (
     _rivals,
     _with_given,
 )
+from puzlm.errors import PuzlmError
 
 SMALL_GRID = 30  # cells; up to here a beam of the default width is near exact and fast
 BUDGET = 2400  # cells; beyond, fewer rounds, each costing more, keep the time bounded
@@ -100,7 +101,11 @@ def assemble_turned(
 
 def _search(board: _Board, seed: int, beam: int, rounds: int) -> Ints:
     # Late, for scipy's sake: a small grid's beam_search must start without it.
-    from puzlm.repair import _reassign, _repair, _tree_layout
+    try:
+        from puzlm.repair import _reassign, _repair, _tree_layout
+    except ModuleNotFoundError as error:
+        raise PuzlmError("this needs scipy: pip install scipy (`auto` on small grids does not)"
+                         ) from error  # fmt: skip
 
     size = len(board.cells)
     rivals = _rivals(board)
