@@ -58,18 +58,22 @@ def run(*, quick: bool, training: bool, report: Report) -> Record:
            f"{about['processor']}")  # fmt: skip
     if training:
         return {**found, "training": training_stages(report, quick)}
+    from puzlm.bench_growth import growth
+
     if quick:
         # 512 symbols are too few for the search to pay: the bars are about the paper's 4096.
         found["tokenise"] = tokenise(report, 40, 3, judge=False, vocab_size=512, pca_dim=256)
         found["decode"] = decode_greedy(report, (1, 16), 3)
         found["memory"] = memory(report, (2 * CHUNK, 8 * CHUNK))
         found["solve"] = solve_cost(report, cold=1, repeats=3)
+        found["growth"] = growth(report, repeats=1)
         found["backends"] = backends(report, cold=1, repeats=3)
     else:
         found["tokenise"] = tokenise(report, 1000, 3)
         found["decode"] = decode_greedy(report, (1, 64), 15)
         found["memory"] = memory(report, (1000, 10_000))
         found["solve"] = solve_cost(report, cold=3, repeats=15)
+        found["growth"] = growth(report, repeats=5)
         found["backends"] = backends(report, cold=5, repeats=25)
     return found
 

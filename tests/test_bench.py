@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from puzlm import bench
+from puzlm import bench, bench_growth
 from puzlm.errors import PuzlmError
 
 
@@ -73,6 +73,17 @@ def test_exponent():
     assert bench._exponent([(n, 0.01 * n**1.5) for n in (4, 9, 25, 64)]) == 1.5
 
 
+def test_growth_times_every_stage_on_every_grid():
+    lines: list[str] = []
+    found = bench_growth.growth(lines.append, 1, (2, 3, 4))  # 4x4: more than the box's model reads
+    assert list(found["seconds"]) == ["2x2", "3x3", "4x4"]
+    assert all(tuple(times) == bench_growth.STAGES for times in found["seconds"].values())
+    assert found["tokens"]["2x2"] < found["tokens"]["3x3"] < found["tokens"]["4x4"]
+    assert set(found["exponents"]) == {"tokenise", "read", "sides", "pixels"}
+    assert json.loads(json.dumps(found)) == found
+    assert len(lines) == 1 + len(bench_growth.STAGES)
+
+
 def test_launch_measures_the_child_alone():
     """A large parent must not show in the child's peak, and a failure names its reason."""
     ballast = np.ones(40_000_000)  # 320 MB here
@@ -93,3 +104,47 @@ def test_importing_bench_is_light():
 def test_machine():
     about = bench.machine()
     assert about["cores"] >= 1 and about["versions"]["numpy"] == np.__version__
+
+
+@pytest.fixture(scope="module")
+def service():
+    """The service measured with few requests; enough that every malformed kind comes once."""
+    lines: list[str] = []
+    count = 10 * len(bad_requests())
+    few = bench_service.Settings((1, 3), 3, 1, 5, 20, count, 6)
+    return bench_service.run(quick=True, report=lines.append, settings=few), lines
+
+
+def test_the_service_under_load(service):
+    found, lines = service
+    assert all(found["checks"].values()), found["checks"]
+    for clients in ("1", "3"):
+        here = found["load"]["clients"][clients]
+        assert here["puzzles_per_second"] > 0 and 0 < here["p50_ms"] <= here["p99_ms"]
+        assert here["ratio"]["median"] > 0 and here["wrong"] == 0
+    storm = found["storm"]
+    assert storm["malformed"] == storm["requests"] // 10 == len(bad_requests())
+    assert {asked.name for asked in bad_requests()} <= set(storm["kinds"])
+    assert storm["statuses"]["200"] == storm["requests"] - storm["malformed"]
+    assert {"400", "413", "415", "422"} <= set(storm["statuses"])
+    assert found["settings"]["requests"] == storm["requests"]
+    assert json.loads(json.dumps(found)) == json.loads(json.dumps(found, sort_keys=True))
+    assert max(map(len, lines)) <= 140
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "failed"),
+    [
+        ("storm", "statuses", {"200": 9, "500": 1}, "5xx"),
+        ("storm", "wrong", {"auto 3x3": 1}, "plain solver"),
+        ("storm", "not_refused", {"pixel bomb: 200": 1}, "malformed"),
+        ("storm", "memory", {"growth": 1.11}, "memory"),
+        ("storm", "failed", 1, "without an answer"),
+    ],
+)
+def test_the_checks_can_fail(service, part, key, value, failed):
+    found = {**service[0], part: {**service[0][part], key: value}}
+    (name,) = [name for name, passed in bench_service.checks(found).items() if not passed]
+    assert failed in name
+    found["storm"] = {**service[0]["storm"], "statuses": {"200": 9, "503": 1}}  # the deliberate one
+    assert bench_service.checks(found)["no 5xx but 503"]
