@@ -252,8 +252,8 @@ def _wait(process: subprocess.Popen[bytes], port: int, said: Any) -> None:
     """Until the server answers."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and process.poll() is None:
-        with contextlib.suppress(OSError, HTTPException):
-            line = HTTPConnection("127.0.0.1", port, timeout=5)
+        line = HTTPConnection("127.0.0.1", port, timeout=5)
+        with contextlib.closing(line), contextlib.suppress(OSError, HTTPException):
             line.request("GET", "/healthz")
             if line.getresponse().status == 200:
                 return

@@ -9,7 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from puzlm import bench, bench_growth
+from puzlm import bench, bench_growth, bench_service
+from puzlm.bench_requests import bad_requests
 from puzlm.errors import PuzlmError
 
 
@@ -128,7 +129,7 @@ def test_the_service_under_load(service):
     assert storm["statuses"]["200"] == storm["requests"] - storm["malformed"]
     assert {"400", "413", "415", "422"} <= set(storm["statuses"])
     assert found["settings"]["requests"] == storm["requests"]
-    assert json.loads(json.dumps(found)) == json.loads(json.dumps(found, sort_keys=True))
+    json.dumps(found)
     assert max(map(len, lines)) <= 140
 
 
