@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -221,7 +221,7 @@ def analyze_set(part: TokenSet, labels: Ints | None, seed: int = 0) -> Result:
             borders = {"skipped": str(error)}
     return {
         "name": part.name, "grid": part.grid, "gap": part.gap, "vocab_size": part.vocab_size,
-        "puzzles": len(flat), "tokens": flat.size,
+        "puzzles": len(flat), "tokens": flat.size, "tokenizer": asdict(part.settings),
         "entropy": entropy_growth(sequences, k, lengths, seed),
         "zipf": zipf(flat, k, seed=seed), "heaps": heaps(flat, seed=seed),
         "equal_super_tokens": equal_super_tokens(part.tokens), "borders": borders,

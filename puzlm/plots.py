@@ -32,6 +32,13 @@ STYLES: dict[str, Style] = {  # thing: colour, dash, marker
     "before": {"color": "#BBBBBB", "hatch": "..", "marker": "v"},
     "after": {"color": "#333333", "hatch": "", "marker": "P"},
     "learned": {"color": SKY, "hatch": "//", "marker": "X"},
+    "bart": {"color": "#004C7F", "linestyle": "-", "marker": "o"},
+    "t5": {"color": ORANGE, "linestyle": "--", "marker": "s"},
+    "pegasus": {"color": "#006B4F", "linestyle": "-.", "marker": "^"},
+    "lstm": {"color": PINK, "linestyle": ":", "marker": "D"},
+    "gru": {"color": SKY, "linestyle": (0, (6, 2)), "marker": "v"},
+    "encoder": {"color": BLACK, "linestyle": (0, (3, 1, 1, 1)), "marker": "P"},
+    "decoder": {"color": "#8C6D1F", "linestyle": (0, (8, 1)), "marker": "X"},
 }
 OTHERS: list[Style] = [  # for things without a style of their own, by first appearance
     {"color": ORANGE, "linestyle": (0, (5, 1, 1, 1, 1, 1)), "marker": "v"},
