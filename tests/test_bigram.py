@@ -171,3 +171,13 @@ def test_the_recipe_is_that_of_the_shipped_side_model():
     assert all(getattr(sides, k) == shipped[k] for k in ("embedding", "hidden", "vector"))
     log = json.loads((root / "docs" / "runs" / "photos-3x3.sides.json").read_text())
     assert sides.steps == log[-1]["step"]
+
+
+def test_training_needs_neither_the_command_nor_ray():
+    """Machines that only train have neither of them."""
+    code = (
+        "import sys, puzlm.bigram, puzlm.train, puzlm.tokens; "
+        "print(sorted({'typer', 'rich', 'ray', 'pyarrow', 'pandas'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
