@@ -17,7 +17,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,9 +40,12 @@ Shapes = dict[str, tuple[Any, ...]]  # an axis is a number, or the name of a fre
 
 WEIGHTS = "model.safetensors"
 VERSION = 2  # of the graphs' inputs and outputs
-DTYPES = {"float16": "F16", "float32": "F32"}  # storage of the weights; arithmetic is float32
+# Storage of the weights; arithmetic is float32. int8 stores as it finds and multiplies the
+# encoder's activations and weights as integers: 0.8 ms instead of 2.9 for 152 x 512 x 2048.
+DTYPES: dict[str, str | None] = {"float16": "F16", "float32": "F32", "int8": None}
 OPSET, IR_VERSION = 20, 9  # the first opset with Gelu; onnxruntime 1.17 or later reads it
 INTEGERS = ("input_ids", "attention_mask", "tokens", "wanted")  # the graphs' other ends are floats
+MICROSOFT = "com.microsoft"  # onnxruntime's own operators
 NEVER = -1e9  # added to the score of a masked position
 POSITION_OFFSET = 2  # BART's position tables have two unused rows in front
 
@@ -54,7 +57,8 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
     """Write the ONNX graphs of a model folder and whatever they need to `out`.
 
     Without `out`, or with `out` the folder itself, the graphs join the model. `dtype` float16 or
-    float32 is how the weights are stored; None keeps what model.safetensors has.
+    float32 is how the weights are stored; None keeps what model.safetensors has. int8 makes a
+    faster encoder whose answers are no longer exactly torch's.
     """
     folder = Path(folder)
     out = Path(folder if out is None else out)
@@ -70,7 +74,8 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
     _store_weights(folder, out, None if dtype is None else DTYPES[dtype])
     header, start, digest = _header(out / WEIGHTS)
     try:
-        encoder = _encoder(_Graph(header, start, record), symbols)
+        integers = read_safetensors(out / WEIGHTS) if dtype == "int8" else None
+        encoder = _encoder(_Graph(header, start, record, integers), symbols)
         step = _step(_Graph(header, start, record))
     except (KeyError, TypeError) as error:
         raise ModelError(f"{folder}: {WEIGHTS} does not fit model.json ({error})") from error
@@ -127,13 +132,17 @@ def _header(path: Path) -> tuple[dict[str, Any], int, str]:
 class _Graph:
     """An ONNX graph under construction; values are known by their names."""
 
-    def __init__(self, header: dict[str, Any], start: int, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, header: dict[str, Any], start: int, settings: dict[str, Any],
+        integers: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:  # fmt: skip
         try:
             import onnx
         except ImportError as error:
             raise PuzlmError("exporting needs onnx: pip install 'puzlm[onnx]'") from error
         self.onnx: Any = onnx
         self.header, self.start, self.settings = header, start, settings
+        self.integers = integers  # weights to multiply by as int8; None: as float32
         self.d, self.heads = settings["d_model"], settings["heads"]
         self.nodes: list[Any] = []
         self.initialisers: dict[str, Any] = {}
@@ -195,7 +204,19 @@ class _Graph:
         return self.op(kind, x, *parts, **attributes)
 
     def linear(self, name: str, x: str) -> str:
-        return self.affine("Gemm", name, x, transB=1)
+        if self.integers is None:
+            return self.affine("Gemm", name, x, transB=1)
+        # One scale an output, -127 to 127: the activations get theirs at run time.
+        weight = self.integers[f"{name}.weight"].astype(np.float32)
+        scale = np.maximum(np.abs(weight).max(1), 1e-8) / 127
+        parts = np.rint(weight / scale[:, None]).astype(np.int8).T, scale.astype(np.float32)
+        names = [f"{name} int8", f"{name} scale"]
+        for part, array in zip(names, parts, strict=True):
+            self.initialisers[part] = self.onnx.numpy_helper.from_array(
+                np.ascontiguousarray(array), part
+            )
+        y = self.op("DynamicQuantizeMatMul", x, *names, domain=MICROSOFT)
+        return self.op("Add", y, self.weight(f"{name}.bias"))
 
     def norm(self, name: str, x: str) -> str:
         return self.affine("LayerNormalization", name, x, axis=-1, epsilon=1e-5)
@@ -232,7 +253,8 @@ class _Graph:
             kind = {name: kinds.INT64 if name in INTEGERS else kinds.FLOAT for name in shapes}
             ends.append([make.make_tensor_value_info(n, kind[n], s) for n, s in shapes.items()])
         graph = make.make_graph(self.nodes, "puzlm", *ends, list(self.initialisers.values()))
-        model = make.make_model(graph, opset_imports=[make.make_opsetid("", OPSET)],
+        sets = [make.make_opsetid("", OPSET), make.make_opsetid(MICROSOFT, 1)]
+        model = make.make_model(graph, opset_imports=sets if self.integers else sets[:1],
                                 ir_version=IR_VERSION, producer_name="puzlm")  # fmt: skip
         data: bytes = model.SerializeToString()
         return data

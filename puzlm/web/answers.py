@@ -127,7 +127,8 @@ class Solved(BaseModel):
     grid: list[int]
     solver: str
     seconds: float
-    symbols: list[SuperToken]
+    symbols: list[SuperToken] | None = None
+    """The super-token of every piece, when asked for."""
 
 
 class Question(BaseModel):

@@ -81,6 +81,7 @@ SOLVE_FIELDS = {
     "solver": f"One of {', '.join(SOLVERS)}.",
     "decode": f"For seq2seq: one of {', '.join(METHODS)}.",
     "given": 'Fixed placements as JSON {"piece": cell}.',
+    "symbols": "1: also give the super-token of every piece.",
 }  # fmt: skip
 GIF_FIELDS = {
     "grid": "3 or 3x4.", "positions": "JSON list: cell of each piece, -1 for none.",
@@ -236,12 +237,14 @@ def create_app(
         given = intake.given_of(intake.text(form, "given"), puzzle)
         answer = app.state.batcher.submit(kind, puzzle, given)
         solution = await answered(request, answer, limits.solve_s)
-        symbols = await in_thread(tokenizer.encode, puzzle.pieces)
+        symbols = None  # reading the pieces once more takes a tenth of solving them
+        if intake.whole(form, "symbols", 0, 1):
+            symbols = (await in_thread(tokenizer.encode, puzzle.pieces)).tolist()
         return a.Solved(
             positions=solution.positions.tolist(), order=[int(i) for i in solution.order],
             confidences=np.clip(solution.confidences, 0, 1).round(4).tolist(),
             alternatives=[p.tolist() for p in solution.alternatives], grid=list(solution.grid),
-            solver=solution.solver, seconds=round(solution.seconds, 4), symbols=symbols.tolist(),
+            solver=solution.solver, seconds=round(solution.seconds, 4), symbols=symbols,
         )  # fmt: skip
 
     @app.post("/api/read", tags=["reading"])

@@ -99,7 +99,7 @@ def test_solve_pieces_zip_and_picture(client, make, tmp_path, how):
         order = np.arange(9).reshape(3, 3)
         sheet = np.concatenate([np.concatenate(list(arrays[row]), 1) for row in order])
         files = {"picture": png(sheet)}
-    answer = client.post("/api/solve", files=files, data=data)
+    answer = client.post("/api/solve", files=files, data={**data, "symbols": "1"})
     assert answer.status_code == 200, answer.text
     found = answer.json()
     assert found["positions"] == truth
@@ -120,7 +120,7 @@ def test_given_placements_are_kept(client, make):
         "/api/solve", files=piece_files(puzzle), data={"grid": "3", "given": json.dumps(wrong)}
     ).json()
     assert answer["positions"][0] == wrong["0"] and answer["positions"][4] == wrong["4"]
-    assert sorted(answer["positions"]) == list(range(9))
+    assert sorted(answer["positions"]) == list(range(9)) and answer["symbols"] is None
 
 
 @pytest.mark.parametrize("kind", ["seq2seq", "bigram", "classic", "random"])
