@@ -428,7 +428,7 @@ def export(
     model: Annotated[str, typer.Argument(help="A model in the box or a folder.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
     dtype: Annotated[
-        str | None, typer.Option(help="float16 or float32; default as stored.")
+        str | None, typer.Option(help="float16, float32 or int8; default as stored.")
     ] = None,
     as_json: Json = False,
 ) -> None:

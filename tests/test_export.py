@@ -154,6 +154,20 @@ def test_one_symbol_and_other_storage(tmp_path, puzzles):
     assert sizes[0] < 0.7 * sizes[1]
 
 
+def test_int8_is_near(readers, folder, tmp_path, puzzles):
+    """An encoder that multiplies integers: close to torch, not equal, and only the encoder."""
+    fast = export(folder, tmp_path / "int8", "int8")
+    assert (fast / "step.onnx").read_bytes() == (folder / "step.onnx").read_bytes()
+    assert b"DynamicQuantizeMatMul" in (fast / "encoder.onnx").read_bytes()
+    ids, tokens = PieceTokenizer.from_pretrained(folder)(puzzles)["input_ids"], np.full(5, BOS)
+    expected, got = (
+        reader.step(reader.start(ids), tokens)[0] for reader in (readers[0], OnnxReader(fast))
+    )
+    away = np.abs(got - expected).max() / expected.std()
+    assert 1e-5 < away < 0.3
+    assert np.corrcoef(got.ravel(), expected.ravel())[0, 1] > 0.995
+
+
 def test_tokenizer_and_sides_are_the_same(folder, puzzles):
     tokenizer = PieceTokenizer.from_pretrained(folder)
     twin = PieceTokenizer.from_pretrained(folder)

@@ -14,7 +14,7 @@ export class Board {
     this.selected = null;
     this.held = null;
     this.run = 0;
-    root.addEventListener("keydown", (event) => this.key(event));
+    for (const place of [root, tray]) place.addEventListener("keydown", (event) => this.key(event));
     addEventListener("resize", () => this.fit());
   }
 
@@ -81,7 +81,7 @@ export class Board {
       const cell = this.cells[i];
       const parent = cell < 0 ? this.tray : this.root;
       if (cell < 0) homeless.push(piece);
-      if (piece.parentNode !== parent && cell >= 0) parent.append(piece);
+      if (cell >= 0 && piece.parentNode !== parent) parent.append(piece);
       piece.style.transform = cell < 0 ? "" :
         `translate(${(cell % columns) * 100}%, ${Math.floor(cell / columns) * 100}%)`;
     });
@@ -104,7 +104,7 @@ export class Board {
       const sure = marks && marks.positions[i] === cell ? marks.confidences[i] : null;
       const truth = this.puzzle.truth;
       const wrong = Boolean(marks && truth && cell >= 0 && truth[i] !== cell);
-      piece.tabIndex = i === first ? 0 : -1;
+      piece.tabIndex = i === first || cell < 0 ? 0 : -1; // the board is one stop of Tab, the tray many
       piece.classList.toggle("wrong", wrong);
       piece.classList.toggle("locked", this.locked.has(i));
       piece.classList.toggle("chosen", i === this.selected);
@@ -168,6 +168,7 @@ export class Board {
     }
     this.root.classList.remove("loose");
     this.place();
+    this.pieces[i].focus({ preventScroll: true }); // lost when it leaves the tray
     this.events.change();
   }
 
@@ -275,9 +276,13 @@ export class Board {
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     if (step) {
       const cell = this.cells[i];
-      if (cell < 0) return;
+      if (cell < 0 && this.held !== i) return;
       let [row, column] = [Math.floor(cell / columns) + step[0], (cell % columns) + step[1]];
-      if (this.held === i) {
+      if (cell < 0) {
+        // From the tray onto the board: to the first cell that is free, else the first.
+        const free = [...Array(rows * columns).keys()].find((c) => this.at(c) < 0);
+        this.carry(i, free ?? 0);
+      } else if (this.held === i) {
         if (row >= 0 && row < rows && column >= 0 && column < columns) this.carry(i, row * columns + column);
       } else {
         // Walk over holes to the next piece in this direction.
@@ -303,6 +308,7 @@ export class Board {
       this.cells = this.before;
       this.held = null;
       this.place();
+      this.pieces[i].focus({ preventScroll: true });
       this.events.say("Put back.");
       this.events.change();
     } else if (event.key === "l" || event.key === "L") {
