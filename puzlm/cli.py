@@ -39,7 +39,7 @@ Engine = Annotated[
     str, typer.Option("--engine", help="single, or ray: spread over cores and machines.")
 ]
 Address = Annotated[
-    str | None, typer.Option("--address", help="HOST:PORT of a running Ray cluster, or auto.")
+    str | None, typer.Option("--address", help="HOST:PORT of a running Ray cluster.")
 ]
 
 

@@ -149,6 +149,8 @@ def _with_error(read: Callable[[], Iterable[Chunk]]) -> Iterator[Chunk]:
 @contextmanager
 def _cluster(address: str | None) -> Iterator[Any]:
     """Join a cluster, or start one on this machine's cores for the length of a block."""
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    _check(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # or Ray reports to its makers
     try:
         import ray
@@ -156,21 +158,9 @@ def _cluster(address: str | None) -> Iterator[Any]:
     except ImportError as error:
         raise SettingsError(f"{error.name} is missing: pip install 'puzlm[ray]'") from error
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its tracebacks are raised, too
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address == "local":
-        quiet["include_dashboard"] = False
-    elif match := re.fullmatch(r"([^/]+):(\d+)", address):
-        try:  # Ray itself would try for a minute and then speak of many other things
-            socket.create_connection((match[1].strip("[]"), int(match[2])), PATIENCE).close()
-        except (OSError, OverflowError) as error:
-            raise ClusterError(
-                f"address {address}: no Ray cluster answers there ({error})"
-            ) from error
-    elif address != "auto":
-        raise SettingsError(f"address '{address}': write HOST:PORT of the cluster's head, or auto")
+    more = {"include_dashboard": False} if address == "local" else {}
     try:
-        ray.init(address, **quiet)
+        ray.init(address, log_to_driver=False, logging_level="ERROR", **more)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         # Ray sends its token to no address unless it is told to.
         hint = "" if address == "local" else "; if it asks for a token, set RAY_AUTH_MODE=token"
@@ -179,6 +169,19 @@ def _cluster(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check(address: str) -> None:
+    """Knock at the door: Ray itself tries for many minutes, also a dead cluster that `auto` finds."""
+    if address == "local":
+        return
+    match = re.fullmatch(r"([^/]+):(\d+)", address)
+    if not match:
+        raise SettingsError(f"address '{address}': write HOST:PORT of the cluster's head")
+    try:
+        socket.create_connection((match[1].strip("[]"), int(match[2])), PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(f"address {address}: no Ray cluster answers there ({error})") from error
 
 
 def _last_line(error: BaseException) -> str:

@@ -147,7 +147,7 @@ def test_errors_are_one_line(corpus, address, tmp_path):
         (tmp_path / "broken.png", address, "broken.png: not an image that can be read"),
         (tmp_path / "nowhere", address, "nowhere: no such file or folder"),
         (corpus / "images", nobody, f"address {nobody}: no Ray cluster answers there"),
-        (corpus / "images", "somewhere", "address 'somewhere': write HOST:PORT"),
+        (corpus / "images", "auto", "address 'auto': write HOST:PORT"),
     ):
         done = command("tokenize", source, *out, "--address", where, code=2)
         assert done.stderr.startswith("puzlm: ") and words in done.stderr
@@ -170,5 +170,5 @@ def test_engine_and_address_must_fit(corpus, tmp_path):
     common = ("tokenize", corpus / "images", "--tokenizer", corpus / "tokenizer", "-o", "t.npy")
     done = command(*common, "--engine", "spark", code=2)
     assert "--engine spark: must be single or ray" in done.stderr
-    done = command(*common, "--address", "auto", code=2)
+    done = command(*common, "--address", "localhost:6379", code=2)
     assert "only --engine ray" in done.stderr
