@@ -172,7 +172,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
 
 
 def _check(address: str) -> None:
-    """Knock at the door: Ray itself tries for many minutes, also a dead cluster that `auto` finds."""
+    """Knock at the door: Ray itself tries for many minutes, and `auto` may find a dead cluster."""
     if address == "local":
         return
     match = re.fullmatch(r"([^/]+):(\d+)", address)
