@@ -19,10 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.board import (
-    ABOVE,
-    BELOW,
-    LEFT,
-    RIGHT,
     STEPS,
     Floats,
     Ints,
@@ -31,10 +27,12 @@ from puzlm.board import (
     _positions,
     _rivals,
     _with_given,
+    beam,
 )
 from puzlm.errors import PuzlmError
 
 SMALL_GRID = 30  # cells; up to here a beam of the default width is near exact and fast
+BEAM_GRID = 150  # cells; up to here beams from four corners cost less than the repair after them
 BUDGET = 2400  # cells; beyond, fewer rounds, each costing more, keep the time bounded
 
 
@@ -68,7 +66,7 @@ def assemble(
     cells: Floats | None = None,
     given: Mapping[int, int] | None = None,
     seed: int = 0,
-    beam: int = 256,
+    width: int = 256,
     rounds: int = 330,
 ) -> Ints:
     """Find positions (n,) of high objective from pair scores (n, n) and cell scores (n, cells).
@@ -78,7 +76,7 @@ def assemble(
     hole is worth); with more, the worst fitting pieces get -1. `given` maps pieces to fixed cells.
     """
     board = _board(right, below, grid, cells, given)
-    return _positions(board, _search(board, seed, beam, rounds))[0]
+    return _positions(board, _search(board, seed, width, rounds))[0]
 
 
 def assemble_turned(
@@ -99,7 +97,7 @@ def assemble_turned(
     return _positions(board, _search(board, seed, 0, rounds))
 
 
-def _search(board: _Board, seed: int, beam: int, rounds: int) -> Ints:
+def _search(board: _Board, seed: int, width: int, rounds: int) -> Ints:
     # Late, for scipy's sake: a small grid's beam_search must start without it.
     try:
         from puzlm.repair import _reassign, _repair, _tree_layout
@@ -110,11 +108,13 @@ def _search(board: _Board, seed: int, beam: int, rounds: int) -> Ints:
     size = len(board.cells)
     rivals = _rivals(board)
     if board.turns == 1 and size <= SMALL_GRID:
-        layouts = list(_beam(board, beam, top=1)[0])
-        rounds = rounds * max(0, size - 9) // 100  # little is left to repair: 3x3 only polishes
+        layouts = list(_beams(board, width, 1, _starts(board)))
+        rounds = rounds * max(0, size - 9) // 40  # little is left to repair: 3x3 only polishes
     else:
         rounds = rounds * BUDGET // max(size, BUDGET)
         layouts = [_tree_layout(board, rivals)]
+        if board.turns == 1 and size <= BEAM_GRID:
+            layouts += list(_beams(board, width, 1, 4))
         if board.cells.any():
             empty = _with_given(board, np.full(size + 1, board.void))
             layouts.append(_reassign(board, empty, np.flatnonzero(empty[:-1] == board.void)))
@@ -138,51 +138,37 @@ def beam_search(
 ) -> tuple[Ints, NDArray[np.float64]]:
     """Find the best few arrangements: positions (k, n), objectives (k,), best first, k <= top."""
     board = _board(right, below, grid, cells, given)
-    layouts, _ = _beam(board, max(width, top), top)
+    layouts = _beams(board, max(width, top), top, _starts(board))
     positions = np.stack([_positions(board, layout)[0] for layout in layouts])
     scores = [objective(p, np.asarray(right), np.asarray(below), grid, cells) for p in positions]
     return positions, np.array(scores)
 
 
-def _beam(board: _Board, width: int, top: int) -> tuple[Ints, Floats]:
-    """Fill the cells in raster order, keeping the `width` best partial layouts: (k, cells + 1).
+def _starts(board: _Board) -> int:
+    """Say how many orders are worth their time: what one misses from 5x5 on, another finds."""
+    return 2 if len(board.cells) <= 9 else 8
 
-    A side still open counts as its best possible neighbour, which makes partial layouts that use
-    different sides comparable; the promise is taken back when the side is closed.
+
+def _beams(board: _Board, width: int, top: int, starts: int) -> Ints:
+    """Beam search from several corners, along rows and along columns: (k, cells + 1), best first.
+
+    A beam that begins where the picture says little (sky) loses the truth before it gets to the
+    part that says much; from the other corner it does not.
     """
-    n, size = board.n, len(board.cells)
-    hopes = [board.toward[d][:, : n + 1].max(axis=1) for d in (RIGHT, BELOW)]
-    fixed = {cell: piece for piece, cell in board.given.items()}
-    layouts = np.full((1, size + 1), board.void)
-    scores = np.zeros(1, np.float32)
-    free = np.ones((1, n + 1), bool)
-    free[:, list(board.given)] = False
-    holes = np.array([max(0, size - n)])
-    for cell in range(size):
-        left, above, right, below = board.around[cell, [LEFT, ABOVE, RIGHT, BELOW]]
-        gain = scores[:, None] + board.cells[cell]
-        for near, direction, hope in ((left, RIGHT, hopes[0]), (above, BELOW, hopes[1])):
-            if near < size:
-                before = layouts[:, near]
-                gain += board.toward[direction][before] - hope[before, None]
-        for near, hope in ((right, hopes[0]), (below, hopes[1])):
-            if near < size:
-                gain += hope
-        if cell in fixed:
-            gain[:, np.arange(n + 1) != fixed[cell]] = -np.inf
-        else:
-            free[:, n] = holes > 0
-            gain[~free] = -np.inf
-        keep = min(width, int(np.isfinite(gain).sum()))
-        flat = gain.ravel()
-        best = np.argpartition(flat, -keep)[-keep:] if keep < flat.size else np.arange(flat.size)
-        state, piece = np.divmod(best, n + 1)
-        layouts, scores, free = layouts[state], flat[best], free[state]
-        layouts[:, cell] = piece
-        free[np.arange(keep), piece] = False
-        holes = holes[state] - (piece == n)
-    order = np.argsort(-scores, kind="stable")[:top]
-    return layouts[order], scores[order]
+    along = np.arange(len(board.cells)).reshape(board.rows, board.columns)
+    ways = [
+        lines[:: 1 - 2 * up, :: 1 - 2 * back].ravel()
+        for lines in (along, along.T)
+        for up, back in ((0, 0), (1, 1), (1, 0), (0, 1))
+    ]
+    empty = _with_given(board, np.full(len(board.cells) + 1, board.void))
+    found = [
+        beam(board, empty, way[empty[way] == board.void], width)[:top] for way in ways[:starts]
+    ]
+    layouts = np.unique(np.concatenate(found), axis=0)
+    order = np.argsort([-board.value(layout) for layout in layouts], kind="stable")[:top]
+    best: Ints = layouts[order]
+    return best
 
 
 __all__ = ["SMALL_GRID", "STEPS", "assemble", "assemble_turned", "beam_search", "objective"]

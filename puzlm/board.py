@@ -177,3 +177,48 @@ def _certainty(board: _Board, rivals: Scores, own: Ints, near: Ints, direction: 
         result = np.minimum(result, score - np.where(score < tops[:, 0], tops[:, 0], tops[:, 1]))
     result[(own == board.void) | (near == board.void)] = -np.inf
     return result
+
+
+def beam(board: _Board, layout: Ints, order: Ints, width: int) -> Ints:
+    """Fill the cells `order` of a layout, keeping the `width` best: (k, cells + 1), best first.
+
+    Partial layouts are compared by what they have given up: each side of each piece could fetch
+    half of its best score, so a pair costs what it stays below its two halves, and a side at the
+    frame costs its half. All pieces come to lie somewhere, hence the sum of what they could fetch
+    is the same for all layouts; only with pieces to spare it must be counted.
+    """
+    n, size, m = board.n, len(board.cells), board.void
+    half = np.zeros((4, m + 1), np.float32)
+    if m > 1:
+        half[:, :m] = [toward[:m, :m].max(axis=1) / 2 for toward in board.toward]
+    used = layout[layout != m]
+    free = np.ones((1, n + 1), bool)
+    free[0, used] = False
+    holes = np.array([len(order) - int(free[0, :n].sum())])
+    spare = half.sum(axis=0) if holes[0] < 0 else np.zeros(m + 1, np.float32)
+    best_cell = board.cells.max(axis=0) if holes[0] >= 0 else np.zeros(m + 1, np.float32)
+    layouts, scores = layout[None].copy(), np.zeros(1, np.float32)
+    placed = layout != m
+    placed[-1] = True
+    for cell in order.tolist():
+        around = board.around[cell]
+        closed = [d for d in range(4) if placed[around[d]]]
+        gain = scores[:, None] + (board.cells[cell] - best_cell + spare - half[closed].sum(axis=0))
+        for direction in closed:
+            if around[direction] < size:
+                before, back = layouts[:, around[direction]], (direction + 2) % 4
+                gain += board.toward[back][before]
+                gain -= half[back][before, None]
+        free[:, n] = holes > 0
+        gain[~free] = -np.inf
+        keep = min(width, int(free.sum()))
+        flat = gain.ravel()
+        best = np.argpartition(flat, -keep)[-keep:]
+        state, piece = np.divmod(best, n + 1)
+        layouts, scores, free = layouts[state], flat[best], free[state]
+        layouts[:, cell] = piece
+        placed[cell] = True
+        free[np.arange(keep), piece] = False
+        holes = holes[state] - (piece == n)
+    best_first: Ints = layouts[np.argsort(-scores, kind="stable")]
+    return best_first
