@@ -13,19 +13,25 @@ node by node with `onnx`: torch's new exporter would need onnxscript, its old on
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.errors import ModelError, PuzlmError, SettingsError, nearest
+from puzlm.errors import ModelError, PuzlmError
 from puzlm.images import write_bytes
+from puzlm.onnx_graph import (
+    Graph,
+    Shapes,
+    check_layout,
+    header,
+    open_session,
+    read_record,
+    store_weights,
+)
 from puzlm.tokenizer import (
     TokenizerSettings,
     read_json,
@@ -36,16 +42,9 @@ from puzlm.tokenizer import (
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
-Shapes = dict[str, tuple[Any, ...]]  # an axis is a number, or the name of a free one
 
 WEIGHTS = "model.safetensors"
 VERSION = 2  # of the graphs' inputs and outputs
-# Storage of the weights; arithmetic is float32. int8 stores as it finds and multiplies the
-# encoder's activations and weights as integers: 0.8 ms instead of 2.9 for 152 x 512 x 2048.
-DTYPES: dict[str, str | None] = {"float16": "F16", "float32": "F32", "int8": None}
-OPSET, IR_VERSION = 20, 9  # the first opset with Gelu; onnxruntime 1.17 or later reads it
-INTEGERS = ("input_ids", "attention_mask", "tokens", "wanted")  # the graphs' other ends are floats
-MICROSOFT = "com.microsoft"  # onnxruntime's own operators
 NEVER = -1e9  # added to the score of a masked position
 POSITION_OFFSET = 2  # BART's position tables have two unused rows in front
 
@@ -68,15 +67,12 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
             f"{folder}: backbone '{record.get('backbone')}' has no ONNX form; only 'bart' has. "
             "Solve with backend='torch' instead"
         )
-    if dtype is not None and dtype not in DTYPES:
-        raise SettingsError(f"dtype '{dtype}' is unknown; {nearest(dtype, DTYPES)}")
     symbols = len(_tokenizer_settings(folder).terms)
-    _store_weights(folder, out, None if dtype is None else DTYPES[dtype])
-    header, start, digest = _header(out / WEIGHTS)
+    store_weights(folder, out, WEIGHTS, dtype)
     try:
         integers = read_safetensors(out / WEIGHTS) if dtype == "int8" else None
-        encoder = _encoder(_Graph(header, start, record, integers), symbols)
-        step = _step(_Graph(header, start, record))
+        encoder = _encoder(Graph(out / WEIGHTS, record, integers), symbols)
+        step = _step(Graph(out / WEIGHTS, record))
     except (KeyError, TypeError) as error:
         raise ModelError(f"{folder}: {WEIGHTS} does not fit model.json ({error})") from error
     write_bytes(out / "encoder.onnx", encoder)
@@ -89,178 +85,12 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
         for name in ["model.json", "card.json", "settings.json", *files]:
             if (folder / name).is_file():
                 write_bytes(out / name, (folder / name).read_bytes())
-    about = {"version": VERSION, "layout": digest}
+    about = {"version": VERSION, "layout": header(out / WEIGHTS)[2]}
     write_bytes(out / "onnx.json", (json.dumps(about, indent=1) + "\n").encode())
     return out
 
 
-def _store_weights(folder: Path, out: Path, dtype: str | None) -> None:
-    """Put model.safetensors into `out`, its tensors in the wanted dtype."""
-    header, _, _ = _header(folder / WEIGHTS)
-    if dtype is None or all(entry["dtype"] == dtype for entry in header.values()):
-        if out.resolve() != folder.resolve():
-            write_bytes(out / WEIGHTS, (folder / WEIGHTS).read_bytes())
-        return
-    if out.resolve() == folder.resolve():
-        raise PuzlmError(f"{folder}: a change of dtype needs another folder to write to (-o DIR)")
-    from safetensors.numpy import save
-
-    kind = np.float16 if dtype == "F16" else np.float32
-    arrays = {k: v.astype(kind) for k, v in read_safetensors(folder / WEIGHTS).items()}
-    write_bytes(out / WEIGHTS, save(arrays))
-
-
-def _header(path: Path) -> tuple[dict[str, Any], int, str]:
-    """Tensor entries of a safetensors file, where their bytes start, and a digest of both."""
-    try:
-        with path.open("rb") as file:
-            size, whole = int.from_bytes(file.read(8), "little"), path.stat().st_size
-            if size > whole:
-                raise ValueError("no header")
-            text = file.read(size)
-        header = json.loads(text)
-        header.pop("__metadata__", None)
-        if max(entry["data_offsets"][1] for entry in header.values()) != whole - 8 - size:
-            raise ValueError("cut short")
-    except FileNotFoundError as error:
-        raise ModelError(f"{path.parent}: {path.name} is missing") from error
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
-        raise ModelError(f"{path}: not a readable safetensors file ({error})") from error
-    return header, 8 + size, hashlib.sha256(text).hexdigest()
-
-
-class _Graph:
-    """An ONNX graph under construction; values are known by their names."""
-
-    def __init__(
-        self, header: dict[str, Any], start: int, settings: dict[str, Any],
-        integers: Mapping[str, NDArray[Any]] | None = None,
-    ) -> None:  # fmt: skip
-        try:
-            import onnx
-        except ImportError as error:
-            raise PuzlmError("exporting needs onnx: pip install 'puzlm[onnx]'") from error
-        self.onnx: Any = onnx
-        self.header, self.start, self.settings = header, start, settings
-        self.integers = integers  # weights to multiply by as int8; None: as float32
-        self.d, self.heads = settings["d_model"], settings["heads"]
-        self.nodes: list[Any] = []
-        self.initialisers: dict[str, Any] = {}
-        self.values: dict[str, str] = {}  # weight -> its name as float32
-
-    def op(self, kind: str, *inputs: str, out: Sequence[str] = (), **attributes: Any) -> str:
-        """Add a node; the name of its first output."""
-        out = out or [f"{kind}_{len(self.nodes)}"]
-        self.nodes.append(self.onnx.helper.make_node(kind, inputs, out, **attributes))
-        return out[0]
-
-    def constant(self, *values: float) -> str:
-        """A vector of integers or of floats."""
-        name = f"constant {values}"
-        array = np.array(values, np.int64 if isinstance(values[0], int) else np.float32)
-        self.initialisers[name] = self.onnx.numpy_helper.from_array(array, name)
-        return name
-
-    def constant_scalar(self, value: int) -> str:
-        """An integer without axes."""
-        name = f"scalar {value}"
-        self.initialisers[name] = self.onnx.numpy_helper.from_array(np.array(value), name)
-        return name
-
-    def stored(self, name: str) -> str:
-        """A weight as it lies in model.safetensors."""
-        if name not in self.initialisers:
-            entry = self.header[name]
-            kinds = {"F16": self.onnx.TensorProto.FLOAT16, "F32": self.onnx.TensorProto.FLOAT}
-            first, end = entry["data_offsets"]
-            tensor = self.onnx.TensorProto(name=name, dims=entry["shape"],
-                                           data_type=kinds[entry["dtype"]])  # fmt: skip
-            tensor.data_location = self.onnx.TensorProto.EXTERNAL
-            place = {"location": WEIGHTS, "offset": self.start + first, "length": end - first}
-            for key, value in place.items():
-                tensor.external_data.add(key=key, value=str(value))
-            self.initialisers[name] = tensor
-        return name
-
-    def weight(self, name: str) -> str:
-        """A weight in float32; onnxruntime folds the cast when the session opens."""
-        if name not in self.values:
-            self.values[name] = self.float32(self.stored(name), name)
-        return self.values[name]
-
-    def float32(self, value: str, weight: str) -> str:
-        """Cast to float32 what comes from a half-precision weight."""
-        if self.header[weight]["dtype"] == "F32":
-            return value
-        return self.op("Cast", value, to=self.onnx.TensorProto.FLOAT)
-
-    def rows(self, name: str, index: str) -> str:
-        """Rows of a table in float32; only the rows taken are cast."""
-        return self.float32(self.op("Gather", self.stored(name), index, axis=0), name)
-
-    def affine(self, kind: str, name: str, x: str, **attributes: Any) -> str:
-        """A node with a weight and a bias."""
-        parts = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
-        return self.op(kind, x, *parts, **attributes)
-
-    def linear(self, name: str, x: str) -> str:
-        if self.integers is None:
-            return self.affine("Gemm", name, x, transB=1)
-        # One scale an output, -127 to 127: the activations get theirs at run time.
-        weight = self.integers[f"{name}.weight"].astype(np.float32)
-        scale = np.maximum(np.abs(weight).max(1), 1e-8) / 127
-        parts = np.rint(weight / scale[:, None]).astype(np.int8).T, scale.astype(np.float32)
-        names = [f"{name} int8", f"{name} scale"]
-        for part, array in zip(names, parts, strict=True):
-            self.initialisers[part] = self.onnx.numpy_helper.from_array(
-                np.ascontiguousarray(array), part
-            )
-        y = self.op("DynamicQuantizeMatMul", x, *names, domain=MICROSOFT)
-        return self.op("Add", y, self.weight(f"{name}.bias"))
-
-    def norm(self, name: str, x: str) -> str:
-        return self.affine("LayerNormalization", name, x, axis=-1, epsilon=1e-5)
-
-    def feed_forward(self, name: str, x: str) -> str:
-        inner = self.op("Gelu", self.linear(f"{name}.fc1", x))
-        y = self.op("Add", x, self.linear(f"{name}.fc2", inner))
-        return self.norm(f"{name}.final_layer_norm", y)
-
-    def shape(self, value: str, axes: int, *rest: int) -> str:
-        """The first axes of a value's shape, then `rest`."""
-        return self.op("Concat", self.op("Shape", value, end=axes), self.constant(*rest), axis=0)
-
-    def split(self, x: str, shape: str, turned: bool = False) -> str:
-        """Rows (batch * length, d) -> heads (batch, heads, length, size); keys lie turned."""
-        perm = [0, 2, 3, 1] if turned else [0, 2, 1, 3]
-        return self.op("Transpose", self.op("Reshape", x, shape), perm=perm)
-
-    def attend(self, name: str, q: str, k: str, v: str, bias: str | None = None) -> str:
-        """Attention of q, v (batch, heads, length, size), k (batch, heads, size, length)."""
-        scores = self.op(
-            "MatMul", self.op("Mul", q, self.constant((self.d // self.heads) ** -0.5)), k
-        )
-        scores = scores if bias is None else self.op("Add", scores, bias)
-        mixed = self.op("MatMul", self.op("Softmax", scores, axis=-1), v)
-        mixed = self.op("Transpose", mixed, perm=[0, 2, 1, 3])
-        return self.linear(f"{name}.out_proj", self.op("Reshape", mixed, self.constant(-1, self.d)))
-
-    def finish(self, inputs: Shapes, outputs: Shapes) -> bytes:
-        """The file, given the shapes of its inputs and outputs by name."""
-        make, kinds = self.onnx.helper, self.onnx.TensorProto
-        ends = []
-        for shapes in (inputs, outputs):
-            kind = {name: kinds.INT64 if name in INTEGERS else kinds.FLOAT for name in shapes}
-            ends.append([make.make_tensor_value_info(n, kind[n], s) for n, s in shapes.items()])
-        graph = make.make_graph(self.nodes, "puzlm", *ends, list(self.initialisers.values()))
-        sets = [make.make_opsetid("", OPSET), make.make_opsetid(MICROSOFT, 1)]
-        model = make.make_model(graph, opset_imports=sets if self.integers else sets[:1],
-                                ir_version=IR_VERSION, producer_name="puzlm")  # fmt: skip
-        data: bytes = model.SerializeToString()
-        return data
-
-
-def _encoder(g: _Graph, symbols: int) -> bytes:
+def _encoder(g: Graph, symbols: int) -> bytes:
     """Sentences (batch, T) or (batch, T, F) -> keys and values of each decoder layer."""
     size = g.d // g.heads
     x = g.rows("model.shared.weight", "input_ids")
@@ -277,8 +107,8 @@ def _encoder(g: _Graph, symbols: int) -> bytes:
         name = f"model.encoder.layers.{number}"
         rows = (g.linear(f"{name}.self_attn.{p}_proj", x) for p in "qkv")
         q, k, v = (g.split(y, shape, n == 1) for n, y in enumerate(rows))
-        x = g.op("Add", x, g.attend(f"{name}.self_attn", q, k, v, bias))
-        x = g.feed_forward(name, g.norm(f"{name}.self_attn_layer_norm", x))
+        x = g.op("Add", x, g.attend(f"{name}.self_attn.out_proj", q, k, v, bias))
+        x = _feed_forward(g, name, g.norm(f"{name}.self_attn_layer_norm", x))
     for number in range(g.settings["decoder_layers"]):
         for p in "kv":
             y = g.linear(f"model.decoder.layers.{number}.encoder_attn.{p}_proj", x)
@@ -288,7 +118,7 @@ def _encoder(g: _Graph, symbols: int) -> bytes:
     return g.finish({"input_ids": ids, "attention_mask": ("batch", "length")}, cross)
 
 
-def _step(g: _Graph) -> bytes:
+def _step(g: Graph) -> bytes:
     """Tokens (rows,) and the past -> logits (rows, vocabulary) and the past with them.
 
     rows is a multiple of batch: the hypotheses of one sentence share its keys and values.
@@ -308,12 +138,12 @@ def _step(g: _Graph) -> bytes:
         q, k, v = (g.op("Reshape", *pair) for pair in zip(rows, shapes, strict=True))
         g.op("Concat", f"past_k{n}", k, out=[f"new_k{n}"], axis=3)
         g.op("Concat", f"past_v{n}", v, out=[f"new_v{n}"], axis=2)
-        x = g.op("Add", x, g.attend(f"{name}.self_attn", q, f"new_k{n}", f"new_v{n}"))
+        x = g.op("Add", x, g.attend(f"{name}.self_attn.out_proj", q, f"new_k{n}", f"new_v{n}"))
         x = g.norm(f"{name}.self_attn_layer_norm", x)
         q = g.split(g.linear(f"{name}.encoder_attn.q_proj", x), many)
-        found = g.attend(f"{name}.encoder_attn", q, f"cross_k{n}", f"cross_v{n}", bias)
+        found = g.attend(f"{name}.encoder_attn.out_proj", q, f"cross_k{n}", f"cross_v{n}", bias)
         x = g.op("Add", x, found)
-        x = g.feed_forward(name, g.norm(f"{name}.encoder_attn_layer_norm", x))
+        x = _feed_forward(g, name, g.norm(f"{name}.encoder_attn_layer_norm", x))
     _project(g, x)
     return g.finish(
         {"tokens": ("rows",), "wanted": ("wanted",), "attention_mask": ("batch", "length")}
@@ -322,7 +152,7 @@ def _step(g: _Graph) -> bytes:
     )  # fmt: skip
 
 
-def _project(g: _Graph, x: str) -> None:
+def _project(g: Graph, x: str) -> None:
     """Logits of the wanted tokens, or of all when none is named.
 
     The whole vocabulary is 43 % of a step's weights, and a beam looks at nine cells of it.
@@ -339,14 +169,21 @@ def _project(g: _Graph, x: str) -> None:
     g.op("If", none, out=["logits"], then_branch=branches[0], else_branch=branches[1])
 
 
-def _shapes(g: _Graph, name: str, rows: str, length: str) -> Shapes:
+def _shapes(g: Graph, name: str, rows: str, length: str) -> Shapes:
     """Keys and values of all decoder layers, as a graph declares them."""
     size = g.d // g.heads
     shapes = {"k": (rows, g.heads, size, length), "v": (rows, g.heads, length, size)}
     return {f"{name}_{p}{n}": shapes[p] for n in range(g.settings["decoder_layers"]) for p in "kv"}
 
 
-def _bias(g: _Graph) -> str:
+def _feed_forward(g: Graph, name: str, x: str) -> str:
+    """The second half of a layer, rows (batch * length, d)."""
+    inner = g.op("Gelu", g.linear(f"{name}.fc1", x))
+    y = g.op("Add", x, g.linear(f"{name}.fc2", inner))
+    return g.norm(f"{name}.final_layer_norm", y)
+
+
+def _bias(g: Graph) -> str:
     """attention_mask (batch, T) -> 0 where to look, NEVER elsewhere, (batch, 1, 1, T)."""
     gone = g.op("Sub", g.constant(1.0), g.op("Cast", "attention_mask", to=g.onnx.TensorProto.FLOAT))
     return g.op("Unsqueeze", g.op("Mul", gone, g.constant(NEVER)), g.constant(1, 2))
@@ -370,36 +207,9 @@ class OnnxReader:
 
     def __init__(self, folder: str | Path, threads: int | None = None) -> None:
         folder = Path(folder)
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise PuzlmError("this needs onnxruntime: pip install 'puzlm[onnx]'") from error
-        if not (folder / "onnx.json").is_file():
-            raise ModelError(f"{folder}: has no ONNX graphs; write them with puzlm export")
-        about = read_json(folder / "onnx.json")
-        if about.get("version") != VERSION:
-            raise ModelError(f"{folder}: ONNX graphs of another version; run puzlm export again")
-        if _header(folder / WEIGHTS)[2] != about.get("layout"):
-            raise ModelError(
-                f"{folder}: the graphs were written for another {WEIGHTS}; run puzlm export again"
-            )
+        check_layout(folder / WEIGHTS, read_record(folder, VERSION).get("layout"))
         self.vocabulary = int(read_json(folder / "model.json")["vocabulary"])
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or _cores()
-        options.log_severity_level = 3  # errors only; they come as exceptions as well
-        # Two sessions have two thread pools: the idle one must not spin on the busy one's cores.
-        # An answer on 2 cores with other work beside it: 92-132 ms, spinning 207-355 ms.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self.sessions = []
-        for name in ("encoder.onnx", "step.onnx"):
-            if not (folder / name).is_file():
-                raise ModelError(f"{folder}: {name} is missing")
-            try:
-                self.sessions.append(onnxruntime.InferenceSession(
-                    folder / name, options, providers=["CPUExecutionProvider"]))  # fmt: skip
-            # onnxruntime raises a dozen kinds on damaged files; every one means the same here.
-            except Exception as error:
-                raise ModelError(f"{folder / name}: damaged ({error})") from error
+        self.sessions = [open_session(folder / n, threads) for n in ("encoder.onnx", "step.onnx")]
 
     def start(self, input_ids: Ints, attention_mask: Ints | None = None) -> State:
         if attention_mask is None:
@@ -496,12 +306,3 @@ def _tokenizer_settings(folder: Path) -> TokenizerSettings:
     record.pop("version", None)
     settings: TokenizerSettings = settings_from(TokenizerSettings, record, str(folder))
     return settings
-
-
-def _cores() -> int:
-    """Cores this process may use, or fewer where OMP_NUM_THREADS says so, as torch reads it."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores, int(wanted)) if wanted.isdecimal() and int(wanted) > 0 else cores
