@@ -53,7 +53,10 @@ def label(part: dict[str, Any]) -> str:
 
 def shown_sets(result: dict[str, Any]) -> list[dict[str, Any]]:
     """The first set of every name: the ones of the three panels."""
-    return list({s["name"]: s for s in reversed(result["sets"])}.values())[::-1]
+    found: dict[str, dict[str, Any]] = {}
+    for part in result["sets"]:
+        found.setdefault(part["name"], part)
+    return list(found.values())
 
 
 def analysis_table(result: dict[str, Any]) -> str:
@@ -138,6 +141,8 @@ def analysis_numbers(result: dict[str, Any], models: dict[str, dict[str, Any]]) 
         }  # fmt: skip
     for name, found in models.items():
         g = found["embeddings"]
+        picture = f"analysis/{name}/analysis-beyond.png"
+        made[f"picture {name}"] = f"![Nearest symbols of the model {name}]({picture})"
         made[f"symbols {name}"] = f"{g['symbols']:,}"
         made[f"reliability {name}"] = f"{g['compatibility_reliability']:.2f}"
         made[f"alike fit {name}"] = f"{g['looks_and_compatibility']:.2f}"

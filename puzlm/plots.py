@@ -111,13 +111,16 @@ def sequence_analysis(result: Result, path: str | Path) -> None:
 def beyond(result: Result, path: str | Path) -> None:
     """Draw what the paper does not measure: touching borders and embeddings."""
     plt = _pyplot()
-    has_patches = "nearest" in result["embeddings"]
-    figure = plt.figure(figsize=(13, 8.6 if has_patches else 4.4), layout="constrained")
+    trained = "after" in result["embeddings"]  # else there is no embedding to look at
+    has_patches = trained and "nearest" in result["embeddings"]
+    size = (13 if trained else 9, 8.6 if has_patches else 4.4)
+    figure = plt.figure(figsize=size, layout="constrained")
     upper, lower = figure.subfigures(2, 1, height_ratios=[1, 1]) if has_patches else (figure, None)
-    left, middle, right = upper.subplots(1, 3)
+    left, middle, *rest = upper.subplots(1, 3 if trained else 2)
     _information_by_gap(left, result["sets"])
     _information_by_distance(middle, result["sets"])
-    _geometry_bars(right, result["embeddings"])
+    for right in rest:
+        _geometry_bars(right, result["embeddings"])
     if lower is not None:
         _nearest_patches(lower, result["embeddings"])
     _save(figure, path)
@@ -183,7 +186,7 @@ def _geometry_bars(axes: Any, embeddings: Result) -> None:
     axes.set_xticks(range(4), rows.values())
     axes.set(xlabel="shared by two symbols", title="What near embeddings share")
     axes.set_ylabel("rank correlation with closeness\nof embeddings (Spearman)")
-    _finish(axes, shown, "embeddings need a trained model folder")
+    _finish(axes, shown, "nothing learned")
 
 
 def _nearest_patches(figure: Any, embeddings: Result) -> None:
