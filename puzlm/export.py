@@ -61,6 +61,11 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
     """
     folder = Path(folder)
     out = Path(folder if out is None else out)
+    pixels = (folder / "vision.json").exists() or (folder / "edges.json").exists()
+    if pixels and not (folder / "model.json").exists():
+        from puzlm import export_vision  # late: it borrows from here
+
+        return export_vision.export(folder, out, dtype)
     record = read_json(folder / "model.json")
     if record.get("backbone") != "bart":
         raise PuzlmError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,40 +25,10 @@ from puzlm.bigram import _balanced
 from puzlm.errors import ModelError
 from puzlm.images import write_bytes
 from puzlm.puzzle import parse_grid
-from puzlm.tokenizer import read_json, read_safetensors, resized, settings_from
+from puzlm.tokenizer import read_safetensors, resized
+from puzlm.vision_settings import EdgeSettings, VisionSettings, read_settings
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class VisionSettings:
-    """Shape of the ViT that places pieces."""
-
-    side: int = 48
-    """Pieces are resized to this many pixels."""
-    patch: int = 12
-    layers: int = 8
-    d_model: int = 512
-    heads: int = 8
-    feed_forward: int = 2048
-    grids: tuple[str, ...] = ("3x3", "5x5")
-    """The grids it has an output for."""
-
-
-@dataclass(frozen=True)
-class EdgeSettings:
-    """Shape of the encoder of sides."""
-
-    side: int = 48
-    depth: int = 24
-    """Pixels that a side is read inwards."""
-    column: int = 4
-    """Pixels along the side that make one token."""
-    layers: int = 4
-    d_model: int = 256
-    heads: int = 4
-    feed_forward: int = 1024
-    vector: int = 128
 
 
 class Block(nn.Module):
@@ -206,10 +176,7 @@ def _save(model: nn.Module, folder: Path, name: str, settings: dict[str, Any]) -
 
 
 def _load(kind: Any, settings: Any, folder: Path, name: str) -> Any:
-    record = read_json(folder / f"{name}.json")
-    record.pop("version", None)
-    record = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
-    model = kind(settings_from(settings, record, str(folder)))
+    model = kind(read_settings(settings, folder / f"{name}.json"))
     arrays = read_safetensors(folder / f"{name}.safetensors")
     own = dict(model.named_parameters())
     if set(own) != set(arrays):
@@ -218,3 +185,6 @@ def _load(kind: Any, settings: Any, folder: Path, name: str) -> Any:
         for key, parameter in own.items():
             parameter.copy_(torch.as_tensor(arrays[key]))
     return model.eval()
+
+
+__all__ = ["EdgeSettings", "Edges", "Vision", "VisionSettings"]

@@ -1,0 +1,48 @@
+"""Shapes of the models of vision.py, readable without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from puzlm.tokenizer import read_json, settings_from
+
+
+@dataclass(frozen=True)
+class VisionSettings:
+    """Shape of the ViT that places pieces."""
+
+    side: int = 48
+    """Pieces are resized to this many pixels."""
+    patch: int = 12
+    layers: int = 8
+    d_model: int = 512
+    heads: int = 8
+    feed_forward: int = 2048
+    grids: tuple[str, ...] = ("3x3", "5x5")
+    """The grids it has an output for."""
+
+
+@dataclass(frozen=True)
+class EdgeSettings:
+    """Shape of the encoder of sides."""
+
+    side: int = 48
+    depth: int = 24
+    """Pixels that a side is read inwards."""
+    column: int = 4
+    """Pixels along the side that make one token."""
+    layers: int = 4
+    d_model: int = 256
+    heads: int = 4
+    feed_forward: int = 1024
+    vector: int = 128
+
+
+def read_settings(kind: type[Any], path: Path) -> Any:
+    """Settings of a saved model: vision.json or edges.json."""
+    record = read_json(path)
+    record.pop("version", None)
+    record = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+    return settings_from(kind, record, str(path.parent))
