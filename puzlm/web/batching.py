@@ -2,16 +2,18 @@
 
     request -> submit() -> bounded queue, a line for each kind of puzzle -> worker -> futures
 
-The lines take turns, so a small puzzle never waits for all the large ones before it. A turn is cut
-so that it takes about TARGET seconds: where batching pays, the pace per puzzle falls and batches
-grow; where it does not, nobody waits for 63 others. A puzzle whose client has gone is never solved.
+Next comes the line whose first puzzle has waited longest, counted in the times that one of its
+kind takes: a small puzzle does not wait for all the large ones before it, and a large one that has
+waited long enough comes before any small one. A turn is cut so that it takes about TARGET seconds:
+where batching pays, the pace per puzzle falls and batches grow; where it does not, nobody waits
+for 63 others. A puzzle whose client has gone is never solved.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -40,6 +42,7 @@ class Job:
     puzzle: Puzzle
     given: Given
     answer: Future[Solution] = field(default_factory=Future)
+    since: float = field(default_factory=time.monotonic)
 
     @property
     def group(self) -> Group:
@@ -57,7 +60,7 @@ class Batcher:
 
     def __init__(self, solve_many: SolveMany, *, waiting: int = 128, batch: int = BATCH) -> None:
         self._solve_many, self._most, self._batch = solve_many, waiting, batch
-        self._lines: OrderedDict[Group, deque[Job]] = OrderedDict()  # the next to serve is first
+        self._lines: dict[Group, deque[Job]] = {}
         self._changed = threading.Condition()
         self._paces: dict[tuple[Kind, int], float] = {}
         self._closed = False
@@ -119,17 +122,23 @@ class Batcher:
                 self._changed.wait()
             if not self._lines:
                 return []
-            group, line = self._lines.popitem(last=False)
+            now = time.monotonic()
+            line = max(self._lines.values(), key=lambda x: (now - x[0].since) / self._pace(x[0]))
+            group = line[0].group
             jobs = [line.popleft() for _ in range(self._size(line))]
-            if line:
-                self._lines[group] = line  # to the end: the others come first
+            if not line:
+                del self._lines[group]
             return jobs
+
+    def _pace(self, job: Job) -> float:
+        """Seconds that a puzzle of this kind took lately."""
+        return self._paces.get(job.pace, START)
 
     def _size(self, line: deque[Job]) -> int:
         """How many of a line to solve in one call."""
         pixels = max(1, line[0].puzzle.pieces.size // 3)
-        pace = self._paces.get(line[0].pace, START)
-        return max(1, min(len(line), self._batch, int(TARGET / pace), PIXELS // pixels))
+        most = int(TARGET / self._pace(line[0]))
+        return max(1, min(len(line), self._batch, most, PIXELS // pixels))
 
     def _answer(self, jobs: list[Job]) -> None:
         jobs = [job for job in jobs if job.answer.set_running_or_notify_cancel()]

@@ -32,6 +32,7 @@ from puzlm.puzzle import Puzzle
 from puzlm.solver import Solution, Solver
 from puzlm.web.answers import Limits
 from puzlm.web.app import create_app
+from puzlm.web.batching import Batcher
 from puzlm.web.guard import HEADERS
 
 RNG = np.random.default_rng(0)
@@ -433,28 +434,47 @@ def test_a_client_that_hangs_up_leaves_the_queue(solver):
         assert slow.calls == [1, 1]  # nobody solved the three
 
 
-def test_small_puzzles_do_not_wait_for_all_large_ones(solver):
-    """Kinds of puzzles take turns: of 6 large ones and a late small one it is not the last."""
-    slow = Slow(solver)
-    with running(create_app(solver=slow)) as address, ThreadPoolExecutor(9) as pool:
+def test_small_puzzles_overtake_and_large_ones_come_in_the_end():
+    """Large ones take 20 ms each. A late small one comes before most of them; and of many small
+    ones in a row not all come before a large one that was there first."""
+    go, order = threading.Event(), []
 
-        def send(count):
-            assert httpx.post(f"{address}/api/solve", files=[("pieces", GOOD)] * count,
-                              timeout=60).status_code == 200  # fmt: skip
+    def solve_many(kind, puzzles, given):
+        assert go.wait(60)
+        for puzzle in puzzles:
+            time.sleep(0.02 if puzzle.cells > 9 else 0)
+            order.append(puzzle.cells)
+        return [None] * len(puzzles)
 
-        blocker = pool.submit(send, 16)
-        while not slow.calls:
-            time.sleep(0.02)
-        jobs = []
-        for number, count in enumerate([100] * 7 + [4]):
-            jobs.append(pool.submit(send, count))
-            while httpx.get(f"{address}/healthz").json()["waiting"] < number + 1:
-                time.sleep(0.02)
-        slow.go.set()
-        for job in [blocker, *jobs]:
-            job.result()
-    assert sum(slow.calls) == 9
-    assert slow.calls[1] == 5 and slow.calls[2] == 1  # five large (0.1 s each), the small one
+    batcher = Batcher(solve_many, waiting=500)
+
+    def send(cells):
+        side = round(cells**0.5)
+        return batcher.submit(
+            ("x", "y"), Puzzle(np.zeros((cells, 2, 2, 3), np.uint8), (side, side)), {}
+        )
+
+    go.set()
+    for cells in (100, 4) * 6:  # until it knows how long they take
+        send(cells).result(60)
+    go.clear()
+    first = send(16)
+    while batcher.waiting:
+        time.sleep(0.01)
+    order.clear()
+    jobs = [first, *(send(100) for _ in range(60)), send(4)]
+    go.set()
+    for job in jobs:
+        job.result(60)
+    assert order.index(4) < 50 and order.count(100) == 60
+
+    order.clear()
+    large = send(100)
+    stop = time.monotonic() + 30
+    while not large.done() and time.monotonic() < stop:
+        send(4).result(60)
+    batcher.close()
+    assert 100 in order
 
 
 def test_time_limit(solver):
