@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.errors import ModelError, PuzlmError, SettingsError
+from puzlm.errors import ModelError, PuzzleError, SettingsError
 from puzlm.export import _balanced
 from puzlm.images import write_bytes
 from puzlm.onnx_graph import (
@@ -194,8 +194,9 @@ class OnnxVision:
         if grid not in self.settings.grids:
             raise SettingsError(f"grid '{grid}' has no output; {', '.join(self.settings.grids)} do")
         size, cells = len(pieces[0]), math.prod(parse_grid(grid))
-        if size > cells:
-            raise PuzlmError(f"{size} pieces are too many for a {grid} puzzle")
+        if size > cells or any(len(own) != size for own in pieces):
+            counts = ", ".join(str(len(own)) for own in pieces)
+            raise PuzzleError(f"{grid} puzzles need as many pieces each, at most {cells}: {counts}")
         x = np.zeros((len(pieces), cells, self.settings.side, self.settings.side, 3), np.float32)
         for puzzle, own in zip(x, pieces, strict=True):
             puzzle[:size] = resized(own, self.settings.side)
@@ -225,8 +226,9 @@ class OnnxEdges:
 def _open(folder: Path, name: str, threads: int | None) -> tuple[Any, Any]:
     """Settings and session of a graph."""
     settings = read_settings(KINDS[name][0], folder / f"{name}.json")
-    layout = read_record(folder, VERSION).get("layout")
-    check_layout(folder / f"{name}.safetensors", layout.get(name) if layout else None)
+    layouts = read_record(folder, VERSION).get("layout")
+    layout = layouts.get(name) if isinstance(layouts, dict) else None
+    check_layout(folder / f"{name}.safetensors", layout)
     session = open_session(folder / f"{name}.onnx", threads)
     ends = {end.name for end in session.get_outputs()}
     grids = {f"cells_{grid}" for grid in getattr(settings, "grids", ())}
