@@ -4,9 +4,10 @@
 Maximised is the sum of the pair scores of adjacent placed pieces plus the sum of the cell scores
 of the placed pieces.
 
-- up to about 5x5: beam search over the cells (`beam_search`);
-- larger: a spanning tree, filled best first (`repair.py`);
-- both: repaired, for a bounded number of rounds (`repair.py`).
+- up to about 5x5: beam search over the cells, from several corners (`beam_search`);
+- up to about 10x10: the better of that and of a spanning tree, filled best first (`repair.py`);
+- larger: the spanning tree;
+- all: repaired, for a bounded number of rounds (`repair.py`).
 
 Pieces of unknown orientation (Type 2) are four candidates each; `board.py` says which.
 """
@@ -32,7 +33,6 @@ from puzlm.board import (
 from puzlm.errors import PuzlmError
 
 SMALL_GRID = 30  # cells; up to here a beam of the default width is near exact and fast
-BEAM_GRID = 150  # cells; up to here beams from four corners cost less than the repair after them
 BUDGET = 2400  # cells; beyond, fewer rounds, each costing more, keep the time bounded
 
 
@@ -68,6 +68,7 @@ def assemble(
     seed: int = 0,
     width: int = 256,
     rounds: int = 330,
+    hole: float | None = None,
 ) -> Ints:
     """Find positions (n,) of high objective from pair scores (n, n) and cell scores (n, cells).
 
@@ -75,7 +76,7 @@ def assemble(
     is better, -inf never. With fewer pieces than cells, holes are left (see `_board` for what a
     hole is worth); with more, the worst fitting pieces get -1. `given` maps pieces to fixed cells.
     """
-    board = _board(right, below, grid, cells, given)
+    board = _board(right, below, grid, cells, given, hole=hole)
     return _positions(board, _search(board, seed, width, rounds))[0]
 
 
@@ -113,11 +114,13 @@ def _search(board: _Board, seed: int, width: int, rounds: int) -> Ints:
     else:
         rounds = rounds * BUDGET // max(size, BUDGET)
         layouts = [_tree_layout(board, rivals)]
-        if board.turns == 1 and size <= BEAM_GRID:
+        if board.small:
             layouts += list(_beams(board, width, 1, 4))
         if board.cells.any():
             empty = _with_given(board, np.full(size + 1, board.void))
             layouts.append(_reassign(board, empty, np.flatnonzero(empty[:-1] == board.void)))
+        if board.small:  # one long repair of the best beats short ones of all
+            layouts = [max(layouts, key=board.value)]
     repaired = [
         _repair(board, layout, rivals, np.random.default_rng(seed), rounds) for layout in layouts
     ]
@@ -135,9 +138,10 @@ def beam_search(
     given: Mapping[int, int] | None = None,
     width: int = 256,
     top: int = 1,
+    hole: float | None = None,
 ) -> tuple[Ints, NDArray[np.float64]]:
     """Find the best few arrangements: positions (k, n), objectives (k,), best first, k <= top."""
-    board = _board(right, below, grid, cells, given)
+    board = _board(right, below, grid, cells, given, hole=hole)
     layouts = _beams(board, max(width, top), top, _starts(board))
     positions = np.stack([_positions(board, layout)[0] for layout in layouts])
     scores = [objective(p, np.asarray(right), np.asarray(below), grid, cells) for p in positions]

@@ -93,10 +93,7 @@ def solve_request(
 
 def good_requests(solver: Solver, each: int = 3) -> list[Asked]:
     """Puzzles of several grids, solvers and ways to send them; `solver` says what is right."""
-    plain = {
-        kind: Solver(solver.tokenizer, solver.reader, solver.sides, solver.card, solver=kind)
-        for kind in ("auto", "seq2seq", "bigram", "classic")
-    }
+    plain = {kind: solver.variant(solver=kind) for kind in ("auto", "seq2seq", "bigram", "classic")}
     crops = iter(_crops(12 * each, 144, 7))
     found: list[Asked] = []
 

@@ -20,6 +20,7 @@ Bools = NDArray[np.bool_]
 
 # Counter-clockwise from the right, so that a quarter turn adds one.
 RIGHT, ABOVE, LEFT, BELOW = range(4)
+BEAM_GRID = 150  # cells
 STEPS = np.array([[0, 1], [-1, 0], [0, -1], [1, 0]])  # (row, column) of each direction
 
 
@@ -41,6 +42,11 @@ class _Board:
     n: int
     turns: int
     given: dict[int, int]
+
+    @property
+    def small(self) -> bool:
+        """Whether beam search over the whole board costs little beside its repair."""
+        return self.turns == 1 and len(self.cells) <= BEAM_GRID
 
     @property
     def void(self) -> int:
@@ -76,12 +82,13 @@ def _board(
     cells: Floats | None,
     given: Mapping[int, int] | None,
     turns: int = 1,
+    hole: float | None = None,
 ) -> _Board:
     """Check the evidence and lay it out for the search.
 
     With holes, log scores (all negative) would reward spreading the pieces apart. So all pair
-    scores are then shifted such that a hole is worth as much as the typical runner-up: less than
-    a true neighbour, more than a wrong one.
+    scores are then shifted by what a hole is worth: `hole`, or as much as the typical runner-up,
+    less than a true neighbour and more than a wrong one.
     """
     rows, columns = grid
     m = len(right)
@@ -111,10 +118,10 @@ def _board(
     low = min(float(p.min(where=np.isfinite(p), initial=np.inf)) for p in pairs)
     high = max(float(p.max(where=np.isfinite(p), initial=-np.inf)) for p in pairs)
     floor = low - 2 * (high - low) - 1  # forbidden, yet finite: sums stay comparable
-    hole = 0.0
-    if 1 < n < rows * columns:
-        second = [np.partition(p[:m, :m], m - 2, axis=1)[:, m - 2] for p in pairs]
-        hole = float(np.median(np.concatenate(second)))
+    if not 1 < n < rows * columns:
+        hole = 0.0
+    elif hole is None:
+        hole = runner_up(*(p[:m, :m] for p in pairs))
         hole = hole if np.isfinite(hole) else low
     for padded in pairs:
         np.maximum(padded, floor, out=padded)
@@ -139,6 +146,12 @@ def _board(
         to_below,
     )
     return _Board(toward, absolute, around, rows, columns, n, turns, given)
+
+
+def runner_up(right: Floats, below: Floats) -> float:
+    """The typical second best score of a side."""
+    second = [np.partition(p, len(p) - 2, axis=1)[:, len(p) - 2] for p in (right, below)]
+    return float(np.median(np.concatenate(second)))
 
 
 def _positions(board: _Board, layout: Ints) -> tuple[Ints, Ints]:

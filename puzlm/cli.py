@@ -257,10 +257,18 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a model; an interrupted run in the same folder goes on where it was."""
-    from puzlm.settings import Recipe
-    from puzlm.train import train as run
+    from puzlm import settings as recipes
 
-    plan = Recipe.load(recipe, settings)
+    kind = recipes.kind_of(recipe)
+    if kind == "language":
+        from puzlm.train import train as run
+
+        plan: Any = recipes.Recipe.load(recipe, settings)
+    else:
+        from puzlm.vision_train import VisionRecipe
+        from puzlm.vision_train import train as run  # type: ignore[assignment]
+
+        plan = VisionRecipe.load(recipe, settings)
     with _progress("training", plan.train.steps, quiet=as_json) as tick:
         done = run(plan, output, stop_after=stop_after or float("inf"), report=tick)
     if as_json:
@@ -418,7 +426,8 @@ def ablate(
     def quiet(text: str) -> None: ...
 
     rows = run_plan(plan, output, data=data, only=only or [], seconds=seconds,
-                    stop_after=stop_after or float("inf"), report=quiet if as_json else print)  # fmt: skip
+                    stop_after=stop_after or float("inf"), 
+                    report=quiet if as_json else print)  # fmt: skip
     if as_json:
         _print(rows)
 

@@ -34,7 +34,7 @@ from puzlm.onnx_graph import (
 )
 from puzlm.puzzle import parse_grid
 from puzlm.tokenizer import read_safetensors, resized
-from puzlm.vision_settings import EdgeSettings, VisionSettings, read_settings
+from puzlm.vision_settings import EdgeSettings, VisionSettings, against_none, read_settings
 
 Floats = NDArray[np.float64]
 
@@ -187,10 +187,7 @@ class OnnxVision:
         self.settings, self.session = _open(Path(folder), "vision", threads)
 
     def read(self, pieces: list[NDArray[Any]], grid: str) -> tuple[Floats, Floats, Floats]:
-        """Log-probabilities of n puzzles with m pieces each.
-
-        Of every cell (n, m, cells), and of every piece to lie right of and below each (n, m, m).
-        """
+        """Say the same as `Vision.read`."""
         if grid not in self.settings.grids:
             raise SettingsError(f"grid '{grid}' has no output; {', '.join(self.settings.grids)} do")
         size, cells = len(pieces[0]), math.prod(parse_grid(grid))
@@ -203,7 +200,7 @@ class OnnxVision:
         feed = {"pieces": x, "present": np.arange(cells) < np.full((len(x), 1), size)}
         found = self.session.run([f"cells_{grid}", "right", "below"], feed)
         log_p = [_log_softmax(y[:, :size]) for y in found]
-        return log_p[0], log_p[1][..., :size], log_p[2][..., :size]
+        return log_p[0], against_none(log_p[1], size), against_none(log_p[2], size)
 
 
 class OnnxEdges:

@@ -2,7 +2,8 @@
 
 - first layout: constrained Kruskal tree (Gallagher 2012) under the frame, filled best first;
 - repair, of any layout: reassign cells that do not touch (exact, linear assignment); keep a
-  reliable region, move it everywhere in the frame and refill (Pomeranz 2011; LNS).
+  reliable region, move it everywhere in the frame and refill (Pomeranz 2011; LNS), best first
+  or, on boards up to about 10x10, by beam search outwards.
 """
 
 from __future__ import annotations
@@ -16,11 +17,23 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from puzlm.board import BELOW, RIGHT, STEPS, Bools, Ints, Scores, _Board, _certainty, _with_given
+from puzlm.board import (
+    BELOW,
+    RIGHT,
+    STEPS,
+    Bools,
+    Ints,
+    Scores,
+    _Board,
+    _certainty,
+    _with_given,
+    beam,
+)
 
 NOISE = 0.3  # spread of the log margin in a refill, so that repeated refills differ
 LOCAL = 10  # refills of a small window for each refill of the whole board
 WINDOW = 5  # cells from the middle of a window to its border, exclusive
+BEAM_WIDTH = 64  # layouts kept where a refill is a beam search: every other one if board.small
 PLACES = 4  # translations tried of one kept region
 
 
@@ -301,6 +314,17 @@ def _sure(board: _Board, layout: Ints, rivals: Scores) -> dict[int, Scores]:
     }
 
 
+def _outwards(board: _Board, layout: Ints) -> Ints:
+    """List the empty cells, those nearest to what is laid first."""
+    row, column = np.divmod(np.arange(len(board.cells)), board.columns)
+    empty = layout[:-1] == board.void
+    steps = abs(row[empty, None] - row[~empty]) + abs(column[empty, None] - column[~empty])
+    order: Ints = np.flatnonzero(empty)[
+        np.argsort(steps.min(axis=1, initial=len(row)), kind="stable")
+    ]
+    return order
+
+
 def _repair(
     board: _Board, layout: Ints, rivals: Scores, rng: np.random.Generator, rounds: int
 ) -> Ints:
@@ -347,7 +371,10 @@ def _repair(
                 likely = max(range(len(starts)), key=lambda p: board.value(starts[p]))
                 starts = [starts[p] for p in {likely, *drawn}]
         for start in starts:
-            refilled = _fill(board, start, parts, rng if k else None)
+            if board.small and k % 2:
+                refilled = beam(board, start, _outwards(board, start), BEAM_WIDTH)[0]
+            else:
+                refilled = _fill(board, start, parts, rng if k else None)
             trial, better = _polish(board, refilled, rivals, among)
             if better > value + 1e-6:
                 layout, value, improved = trial, better, k

@@ -111,13 +111,7 @@ class Recipe:
     @classmethod
     def load(cls, path: str | Path, overrides: list[str] | None = None) -> Recipe:
         """Read a TOML recipe and apply `section.key=value` overrides."""
-        path = Path(path)
-        try:
-            record = tomllib.loads(path.read_text())
-        except FileNotFoundError as error:
-            raise SettingsError(f"{path}: no such recipe") from error
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise SettingsError(f"{path}: not a readable TOML file ({error})") from error
+        record = read_toml(path)
         return cls.from_overrides(overrides or [], record, str(path))
 
     @classmethod
@@ -156,6 +150,22 @@ class Recipe:
     def with_train(self, **changes: Any) -> Recipe:
         """Copy with changes to the [train] section."""
         return replace(self, train=replace(self.train, **changes))
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file, or say in one line why not."""
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except FileNotFoundError as error:
+        raise SettingsError(f"{path}: no such recipe") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path}: not a readable TOML file ({error})") from error
+
+
+def kind_of(path: str | Path) -> str:
+    """What a recipe trains: 'vision', 'edges', or a 'language' model."""
+    record = read_toml(path)
+    return next((kind for kind in ("vision", "edges") if kind in record), "language")
 
 
 def overridden(record: dict[str, Any], overrides: list[str]) -> dict[str, Any]:

@@ -4,16 +4,15 @@
 
     sum over pieces of log p(cell)  +  sum over touching pairs of their fit
 
-The encoder-decoder knows where pieces belong; the pixels, and for grids that it cannot read the
-side model, know what touches. The Solution says what was used.
+The encoder-decoder and the ViT know where pieces belong; the ViT, the sides and the pixels along
+the borders know what touches. The Solution says what was used.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm import checkpoints
-from puzlm.decoding import METHODS, Decoded, Reader, decode
+from puzlm.box import Box, Language, load_edges, load_reader, load_sides, load_vision
+from puzlm.decoding import METHODS, Decoded, Reader, assigned, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
 from puzlm.images import Pixels
 from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, guess_grid, parse_grid
@@ -30,15 +30,20 @@ from puzlm.tokenizer import PieceTokenizer, side_symbols
 Floats = NDArray[np.float64]
 Given = Mapping[int, int]
 
-BACKENDS = ("auto", "torch", "onnx")
-SOLVERS = ("auto", "seq2seq", "bigram", "classic", "random")
+SOLVERS = ("auto", "seq2seq", "vision", "vision-pairs", "bigram", "classic", "random")
 BATCH = {"valid": 64, "greedy": 64, "beam": 16, "assign": 16}  # puzzles read at once
 WIDTH = 16  # hypotheses of the decoder's beam when `auto` asks for marginals
+VIEWED = 16  # puzzles that the ViT looks at together
 TOP = 32  # arrangements whose scores make up the confidence of `auto`
+USES = {"auto": ("seq2seq", "vision", "context", "edges", "pixels", "sides"),
+        "bigram": ("sides",), "vision-pairs": ("edges",)}  # fmt: skip
 
-# Weights of `auto`, chosen on photos-val and art-val: docs/results.md, "Choosing the weights". The
-# pixel scores are log-ratios to the second best, so where borders are worn they fade by themselves.
-FUSION = {"cells": 1.0, "pixels": 1.0, "sides": 0.5, "temperature": 1.0}
+# Weights of `auto`, chosen on photos-val and art-val: docs/results.md, "Choosing the weights".
+# "context" is what the ViT says of neighbours. The pixel scores are log-ratios to the second best,
+# so where borders are worn they fade by themselves. Temperatures make confidences true.
+FUSION = {"seq2seq": 1.0, "pixels": 1.0, "sides": 0.5, "edges": 1.0, "temperature": 5.0}
+WITH_VISION = {"vision": 1.0, "context": 1.0, "edges": 0.5, "pixels": 0.25, "seq2seq": 0.1,
+               "temperature": 10.0}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Solution:
 
 
 class Solver:
-    """Solve puzzles with one model; see `from_pretrained`."""
+    """Solve puzzles with one model, or with all that lie in the box; see `from_pretrained`."""
 
     def __init__(
         self,
@@ -95,6 +100,9 @@ class Solver:
         sides: Any = None,
         card: Mapping[str, Any] | None = None,
         *,
+        vision: Any = None,
+        edges: Any = None,
+        box: Box | None = None,
         solver: str = "auto",
         decoding: str = "valid",
         rotations: bool = False,
@@ -105,10 +113,10 @@ class Solver:
             raise SettingsError(f"decode '{decoding}' is unknown; {nearest(decoding, METHODS)}")
         self.tokenizer, self.reader, self.sides = tokenizer, reader, sides
         self.card = dict(card or {})
+        self._vision, self._edges, self.box = vision, edges, box
         if rotations and solver != "classic":
             raise SettingsError(f"rotations: only the classic solver turns pieces, not '{solver}'")
         self.solver, self.decoding, self.rotations = solver, decoding, rotations
-        self.fusion = {**FUSION, **self.card.get("fusion", {})}
 
     @classmethod
     def from_pretrained(
@@ -120,39 +128,57 @@ class Solver:
         backend: str = "auto",
         device: str = "cpu",
     ) -> Solver:
-        """Load a model from the box by name, or from a folder; None takes the default model.
+        """Load a model from the box by name, or from a folder; None takes all that fit a puzzle.
 
         `backend` is 'torch', 'onnx' (no torch needed) or 'auto' (ONNX when it is there).
         """
         if solver in ("classic", "random"):
             return cls(solver=solver, decoding=decoding)
-        folder = checkpoints.find(name_or_path)
-        tokenizer = PieceTokenizer.from_pretrained(folder)
-        if backend not in BACKENDS:
-            raise SettingsError(f"backend '{backend}' is unknown; {nearest(backend, BACKENDS)}")
-        if backend == "auto":
-            ready = (folder / "onnx.json").is_file() and find_spec("onnxruntime") is not None
-            backend = "onnx" if ready and device == "cpu" else "torch"
-        has_sides = (folder / "sides.json").is_file()
-        if solver == "bigram" and not has_sides:
-            raise ModelError(f"{folder}: has no side model (sides.json)")
-        reader: Reader | None = None
-        sides: Any = None
-        if backend == "onnx":
-            from puzlm.export import NumpySides, OnnxReader
-
-            reader = OnnxReader(folder) if solver != "bigram" else None
-            sides = NumpySides(folder) if has_sides else None
+        how = (backend, device)
+        box = Box(*how) if name_or_path is None else None
+        wanted = "vision" if box is not None and solver.startswith("vision") else name_or_path
+        folder = checkpoints.find(wanted)
+        if (folder / "vision.json").is_file() or (folder / "edges.json").is_file():
+            found = cls(
+                card=checkpoints.card(folder), vision=load_vision(folder, *how),
+                edges=load_edges(folder, *how), solver=solver, decoding=decoding,
+            )  # fmt: skip
         else:
-            from puzlm.backbones import Seq2Seq, TorchReader
-            from puzlm.bigram import SideModel
+            found = cls(
+                PieceTokenizer.from_pretrained(folder),
+                load_reader(folder, *how) if solver in ("auto", "seq2seq") else None,
+                load_sides(folder, *how), checkpoints.card(folder), box=box, solver=solver,
+                decoding=decoding,
+            )  # fmt: skip
+        found._check_parts(folder)
+        return found
 
-            if solver != "bigram":
-                reader = TorchReader(Seq2Seq.from_pretrained(folder).to(device))
-            sides = SideModel.from_pretrained(folder) if has_sides else None
-        return cls(
-            tokenizer, reader, sides, checkpoints.card(folder), solver=solver, decoding=decoding
-        )
+    def variant(self, *, solver: str, decoding: str = "valid") -> Solver:
+        """Another way to solve with the same models in memory."""
+        return Solver(
+            self.tokenizer, self.reader, self.sides, self.card, vision=self._vision,
+            edges=self._edges, box=self.box, solver=solver, decoding=decoding,
+        )  # fmt: skip
+
+    def _check_parts(self, folder: Path) -> None:
+        """Say at once what a model cannot do."""
+        needs = {"bigram": (self.sides, "side model (sides.json)"),
+                 "seq2seq": (self.reader, "language model (model.json)"),
+                 "vision": (self.vision, "ViT (vision.json)"),
+                 "vision-pairs": (self.edges, "encoder of sides (edges.json)")}  # fmt: skip
+        part, name = needs.get(self.solver, (True, ""))
+        if part is None:
+            raise ModelError(f"{folder}: has no {name}")
+
+    @property
+    def vision(self) -> Any:
+        """The ViT, from the box if need be."""
+        return self._vision or (self.box.vision if self.box else None)
+
+    @property
+    def edges(self) -> Any:
+        """The encoder of sides, from the box if need be."""
+        return self._edges or (self.box.edges if self.box else None)
 
     # ---- the door ---------------------------------------------------------------------------
 
@@ -179,33 +205,52 @@ class Solver:
         fixed = [_check_given(g, p) for g, p in zip(given, puzzles, strict=True)]
         if self.solver in ("classic", "random"):
             return [self._alone(p, g) for p, g in zip(puzzles, fixed, strict=True)]
-        if self.solver == "bigram":
-            return [
-                self._combine(p, g, None, ("sides",)) for p, g in zip(puzzles, fixed, strict=True)
-            ]
-        if self.solver == "seq2seq":
+        if self.solver in ("seq2seq", "vision"):
             for puzzle in puzzles:
                 self._check_reads(puzzle)
-        answers: list[Any] = [None] * len(puzzles)
-        readable = [i for i, p in enumerate(puzzles) if self._reads(p)]
-        for group in _by_size(puzzles, readable, BATCH[self._method]):
+        gathered = [_Evidence() for _ in puzzles]
+        if self.solver in ("auto", "seq2seq"):
+            self._gather(puzzles, gathered, "seq2seq", self._language, lambda some, k:
+                         self._read(some, [fixed[i] for i in k]), BATCH[self._method])  # fmt: skip
+        if self.solver in ("auto", "vision"):
+            self._gather(puzzles, gathered, "vision", self._sees, self._look, VIEWED)
+        return [self._answer(*one) for one in zip(puzzles, fixed, gathered, strict=True)]
+
+    def _answer(self, puzzle: Puzzle, given: dict[int, int], evidence: _Evidence) -> Solution:
+        """Turn what was gathered of one puzzle into its solution."""
+        if self.solver == "seq2seq":
+            found: _Read = evidence.seq2seq
+            return Solution(
+                found.cells, found.confidence, puzzle.grid,
+                f"seq2seq ({self.decoding}{found.named})", evidence.seconds, puzzle.pieces,
+                found.alternatives, found.order,
+            )  # fmt: skip
+        if self.solver == "vision":
             start = time.perf_counter()
-            some = [puzzles[i] for i in group]
-            read = self._read(some, [fixed[i] for i in group])
+            heat = float(self.card.get("temperature", 1.0))
+            share = np.exp(evidence.vision[0] / heat)
+            share /= share.sum(1, keepdims=True)
+            cells = assigned(share, given)
+            sure = share[np.arange(len(cells)), cells]
+            order = tuple(np.argsort(-sure, kind="stable").tolist())
+            seconds = evidence.seconds + time.perf_counter() - start
+            return Solution(cells, sure, puzzle.grid, "vision", seconds, puzzle.pieces, (), order)
+        return self._combine(puzzle, given, evidence)
+
+    def _gather(
+        self, puzzles: list[Puzzle], into: list[_Evidence], name: str,
+        takes: Callable[[Puzzle], Any], read: Callable[[list[Puzzle], list[int]], list[Any]],
+        most: int,
+    ) -> None:  # fmt: skip
+        """Let one model read all puzzles that it takes, those of one size together."""
+        able = [i for i, p in enumerate(puzzles) if takes(p) is not None]
+        for group in _by_size(puzzles, able, most):
+            start = time.perf_counter()
+            answers = read([puzzles[i] for i in group], group)
             each = (time.perf_counter() - start) / len(group)
-            for number, i in enumerate(group):
-                answers[i] = (read[number], each)
-        solutions = []
-        for puzzle, answer, g in zip(puzzles, answers, fixed, strict=True):
-            if self.solver == "seq2seq":
-                found, seconds = answer
-                solutions.append(Solution(
-                    found.cells, found.confidence, puzzle.grid, f"seq2seq ({self.decoding})",
-                    seconds, puzzle.pieces, found.alternatives, found.order,
-                ))  # fmt: skip
-            else:
-                solutions.append(self._combine(puzzle, g, answer, ("cells", "sides", "pixels")))
-        return solutions
+            for i, answer in zip(group, answers, strict=True):
+                setattr(into[i], name, answer)
+                into[i].seconds += each
 
     @property
     def _method(self) -> str:
@@ -214,27 +259,45 @@ class Solver:
 
     # ---- evidence ---------------------------------------------------------------------------
 
-    def _reads(self, puzzle: Puzzle) -> bool:
-        """Whether the encoder-decoder was trained for such a puzzle."""
-        if self.reader is None or self.tokenizer is None or len(puzzle.pieces) > puzzle.cells:
-            return False
-        known = self.card.get("grids")
-        if known is not None:
-            return f"{puzzle.grid[0]}x{puzzle.grid[1]}" in known
-        return puzzle.cells <= self.tokenizer.settings.max_cells
+    def _language(self, puzzle: Puzzle) -> Language | None:
+        """The encoder-decoder that was trained for such a puzzle."""
+        if len(puzzle.pieces) > puzzle.cells:
+            return None
+        grid = grid_name(puzzle.grid)
+        if self.reader is not None and self.tokenizer is not None:
+            known = self.card.get("grids")
+            most = self.tokenizer.settings.max_cells
+            if grid in known if known is not None else puzzle.cells <= most:
+                return Language(self.tokenizer, self.reader, self.card)
+        return self.box.language(grid) if self.box else None
+
+    def _sees(self, puzzle: Puzzle) -> Any:
+        """The ViT, if it has an output for such a puzzle."""
+        if len(puzzle.pieces) > puzzle.cells or self.vision is None:
+            return None
+        return self.vision if grid_name(puzzle.grid) in self.vision.settings.grids else None
 
     def _check_reads(self, puzzle: Puzzle) -> None:
-        if not self._reads(puzzle):
-            known = ", ".join(self.card.get("grids", [])) or "smaller ones"
+        seen = self.solver == "vision"
+        if (self._sees if seen else self._language)(puzzle) is None:
+            grids = list(self.vision.settings.grids) if seen else self._grids()
             raise PuzzleError(
-                f"{len(puzzle.pieces)} pieces for a {puzzle.grid[0]}x{puzzle.grid[1]} grid: this "
-                f"model was trained for {known}; use --solver auto, or a model for this grid"
+                f"{len(puzzle.pieces)} pieces for a {grid_name(puzzle.grid)} grid: this model was "
+                f"trained for {', '.join(grids) or 'smaller ones'}; use --solver auto, or a model "
+                "for this grid"
             )
+
+    def _grids(self) -> list[str]:
+        """Grids that a language model here was trained for."""
+        own = self.card.get("grids", [])
+        return sorted({*own, *(self.box.grids() if self.box else ())})
 
     def _read(self, puzzles: list[Puzzle], given: list[dict[int, int]]) -> list[_Read]:
         """Run the encoder-decoder over puzzles with one number of cells and of pieces."""
-        assert self.tokenizer is not None and self.reader is not None
-        text = self.tokenizer(puzzles)
+        language = self._language(puzzles[0])
+        assert language is not None
+        tokenizer, reader, card = language
+        text = tokenizer(puzzles)
         slots = len(puzzles[0].pieces)
         order = text["order"][:, :slots]
         slot_given = [
@@ -242,58 +305,94 @@ class Solver:
             for row, g in zip(order, given, strict=True)
         ]
         found = decode(
-            self.reader, text["input_ids"], slots=slots, grid=puzzles[0].grid,
-            first_cell=self.tokenizer.cell_token_id(0), attention_mask=text["attention_mask"],
+            reader, text["input_ids"], slots=slots, grid=puzzles[0].grid,
+            first_cell=tokenizer.cell_token_id(0), attention_mask=text["attention_mask"],
             method=self._method, width=WIDTH, given=slot_given,
-            temperature=float(self.card.get("temperature", 1.0)),
+            temperature=float(card.get("temperature", 1.0)) if self.solver == "seq2seq" else 1.0,
         )  # fmt: skip
-        return [_by_piece(found, order[row], row) for row in range(len(puzzles))]
+        name = f", {card['name']}" if self.box is not None and "name" in card else ""
+        return [_by_piece(found, order[row], row, name) for row in range(len(puzzles))]
 
-    def _combine(
-        self, puzzle: Puzzle, given: dict[int, int], read: tuple[_Read, float] | None,
-        use: tuple[str, ...],
-    ) -> Solution:  # fmt: skip
+    def _look(self, puzzles: list[Puzzle], _: list[int]) -> list[tuple[Floats, Floats, Floats]]:
+        """Run the ViT over puzzles with one number of cells and of pieces."""
+        found = self.vision.read([p.pieces for p in puzzles], grid_name(puzzles[0].grid))
+        return list(zip(*found, strict=True))
+
+    def _combine(self, puzzle: Puzzle, given: dict[int, int], evidence: _Evidence) -> Solution:
         """Add the evidence up and search for the best arrangement."""
-        from puzlm import assembly, classic
+        from puzlm import assembly
+        from puzlm.board import runner_up
 
         start = time.perf_counter()
-        n, w = len(puzzle.pieces), self.fusion
+        n, use = len(puzzle.pieces), USES[self.solver]
+        w = self._weights(evidence)
+        pairs: dict[str, tuple[Floats, Floats]] = {}
+        cells: dict[str, Floats] = {}
+        if evidence.seq2seq is not None:
+            cells["seq2seq"] = np.log(evidence.seq2seq.marginals + 1e-4)
+        if evidence.vision is not None:
+            cells["vision"], *near = evidence.vision
+            pairs["context"] = (near[0], near[1])
+        if n > 1:
+            pairs |= self._sides_of(puzzle, use, bool(cells))
         right, below = np.zeros((n, n)), np.zeros((n, n))
-        used: list[str] = []
-        if self.sides is not None and "sides" in use and n > 1 and read is None:
-            assert self.tokenizer is not None
-            pair = self.sides.scores(
-                side_symbols(self.tokenizer.encode(puzzle.pieces), self.tokenizer)
-            )
-            right, below = w["sides"] * pair[0], w["sides"] * pair[1]
-            used.append("side model")
-        if "pixels" in use and n > 1:
-            costs = classic.mgc(puzzle.pieces)
-            right = right + w["pixels"] * classic.scores(costs[0])
-            below = below + w["pixels"] * classic.scores(costs[1])
-            used.append("pixels")
-        cells = None
-        if read is not None:
-            assert read[0].marginals is not None
-            cells = w["cells"] * np.log(read[0].marginals + 1e-4)
-            used.append("seq2seq")
+        for name, (a, b) in pairs.items():
+            # The ViT compares with nothing, the others with each other: holes make them differ.
+            least = 0.0 if name == "context" or n < 3 else runner_up(a, b)
+            right, below = right + w[name] * (a - least), below + w[name] * (b - least)
         np.fill_diagonal(right, -np.inf)
         np.fill_diagonal(below, -np.inf)
+        where = np.sum([w[k] * v for k, v in cells.items()], 0) if cells else None
         if puzzle.cells <= assembly.SMALL_GRID:
-            found, scores = assembly.beam_search(right, below, puzzle.grid, cells, given, top=TOP)
-            heat = w["temperature"] if read is not None else 1.0  # fitted with the marginals in
+            found, scores = assembly.beam_search(
+                right, below, puzzle.grid, where, given, top=TOP, hole=0.0
+            )
+            heat = w["temperature"] if cells else 1.0  # fitted with the marginals in
             share = np.exp((scores - scores[0]) / heat)
             share /= share.sum()
             sure = np.minimum(((found == found[0]) * share[:, None]).sum(0), 1.0)
             others = tuple(found[1:6])
         else:
-            found = assembly.assemble(right, below, puzzle.grid, cells, given)[None]
+            found = assembly.assemble(right, below, puzzle.grid, where, given, hole=0.0)[None]
             sure = pair_confidence(found[0], right, below, puzzle.grid)
             others = ()
-        name = {"bigram": "bigram"}.get(self.solver, f"auto ({' + '.join(reversed(used))})")
-        seconds = time.perf_counter() - start + (read[1] if read else 0.0)
-        order = read[0].order if read else tuple(np.argsort(-sure, kind="stable").tolist())
+        named = evidence.seq2seq.named if evidence.seq2seq is not None else ""
+        used = [f"seq2seq{named.replace(',', '')}" if k == "seq2seq" else k for k in cells]
+        used += [k for k in pairs if k != "context"]
+        name = f"auto ({' + '.join(used)})" if self.solver == "auto" else self.solver
+        seconds = evidence.seconds + time.perf_counter() - start
+        order = tuple(np.argsort(-sure, kind="stable").tolist())
+        if evidence.seq2seq is not None:
+            order = evidence.seq2seq.order
         return Solution(found[0], sure, puzzle.grid, name, seconds, puzzle.pieces, others, order)
+
+    def _weights(self, evidence: _Evidence) -> dict[str, float]:
+        """Weights of the evidence: beside the ViT all else says less that is new."""
+        if self.solver != "auto":
+            return dict.fromkeys(USES[self.solver], 1.0) | {"temperature": 1.0}
+        chosen = FUSION if evidence.vision is None else {**FUSION, **WITH_VISION}
+        return {**chosen, **self.card.get("fusion", {})} if self.box is None else dict(chosen)
+
+    def _sides_of(
+        self, puzzle: Puzzle, use: tuple[str, ...], read: bool
+    ) -> dict[str, tuple[Floats, Floats]]:
+        """What the sides say: their pixels, learned and measured, and their symbols."""
+        from puzlm import classic
+
+        found: dict[str, tuple[Floats, Floats]] = {}
+        if "edges" in use and self.edges is not None:
+            found["edges"] = self.edges.scores(puzzle.pieces)
+        if "pixels" in use:
+            right, below = classic.evidence(puzzle.pieces)
+            found["pixels"] = (right.astype(np.float64), below.astype(np.float64))
+        for pair in (p for both in found.values() for p in both):
+            np.fill_diagonal(pair, -np.inf)
+        # Beside stronger evidence the symbolic sides add nothing (docs/log.md).
+        if "sides" in use and self.sides is not None and not read and "edges" not in found:
+            assert self.tokenizer is not None
+            symbols = side_symbols(self.tokenizer.encode(puzzle.pieces), self.tokenizer)
+            found["sides"] = self.sides.scores(symbols)
+        return found
 
     def _alone(self, puzzle: Puzzle, given: dict[int, int]) -> Solution:
         """Solve with pixels only, or at random (the floor)."""
@@ -332,16 +431,27 @@ class _Read:
     marginals: Floats | None
     alternatives: tuple[Positions, ...]
     order: tuple[int, ...]
+    named: str
+    """Which model of the box it was."""
 
 
-def _by_piece(found: Decoded, order: NDArray[np.int64], row: int) -> _Read:
+@dataclass
+class _Evidence:
+    """What the models said of one puzzle, and the seconds it took them."""
+
+    seq2seq: Any = None  # _Read
+    vision: Any = None  # log-probabilities of cells, of what lies right of each, of what lies below
+    seconds: float = 0.0
+
+
+def _by_piece(found: Decoded, order: NDArray[np.int64], row: int, named: str = "") -> _Read:
     """Turn slots of the sentence back into input pieces."""
     slot_of = np.argsort(order)
     others: Any = [] if found.alternatives is None else found.alternatives[row, 1:6]
     return _Read(
         found.cells[row][slot_of], found.confidence[row][slot_of],
         None if found.marginals is None else found.marginals[row][slot_of],
-        tuple(o[slot_of] for o in others), tuple(order.tolist()),
+        tuple(o[slot_of] for o in others), tuple(order.tolist()), named,
     )  # fmt: skip
 
 
@@ -392,6 +502,11 @@ def _check_given(given: Given, puzzle: Puzzle) -> dict[int, int]:
     if len(set(fixed.values())) != len(fixed):
         raise PuzzleError("two given pieces lie in the same cell")
     return fixed
+
+
+def grid_name(grid: Grid) -> str:
+    """The name of a grid, say '3x3'."""
+    return f"{grid[0]}x{grid[1]}"
 
 
 def _by_size(puzzles: list[Puzzle], indices: list[int], most: int) -> list[list[int]]:

@@ -26,7 +26,7 @@ from puzlm.errors import ModelError
 from puzlm.images import write_bytes
 from puzlm.puzzle import parse_grid
 from puzlm.tokenizer import read_safetensors, resized
-from puzlm.vision_settings import EdgeSettings, VisionSettings, read_settings
+from puzlm.vision_settings import EdgeSettings, VisionSettings, against_none, read_settings
 
 Floats = NDArray[np.float64]
 
@@ -92,16 +92,20 @@ class Vision(nn.Module):
         return self.cells[grid](pooled), found[0], found[1]
 
     @torch.no_grad()
-    def marginals(self, pieces: list[NDArray[Any]], grid: str) -> Floats:
-        """Probabilities (n, m, cells) of n puzzles with m pieces each; they sum to 1 a piece."""
+    def read(self, pieces: list[NDArray[Any]], grid: str) -> tuple[Floats, Floats, Floats]:
+        """What it says of n puzzles with m pieces each.
+
+        Log-probabilities of every cell (n, m, cells), and how much likelier than nothing every
+        piece is to lie right of and below each, as logs (n, m, m).
+        """
         size, cells = len(pieces[0]), math.prod(parse_grid(grid))
         x = np.stack([resized(p, self.settings.side) for p in pieces])
         x = np.pad(x, ((0, 0), (0, cells - size), (0, 0), (0, 0), (0, 0)))
         there = self.place.device
         present = torch.arange(cells, device=there).expand(len(x), cells) < size
-        logits = self(torch.from_numpy(x).to(there), present, grid)[0][:, :size]
-        result: Floats = logits.double().softmax(-1).cpu().numpy()
-        return result
+        found = self(torch.from_numpy(x).to(there), present, grid)
+        log_p = [y[:, :size].double().log_softmax(-1).cpu().numpy() for y in found]
+        return log_p[0], against_none(log_p[1], size), against_none(log_p[2], size)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write vision.json and vision.safetensors (half precision)."""

@@ -1,4 +1,4 @@
-"""Shapes of the models of vision.py, readable without torch."""
+"""What the models of vision.py share with their ONNX graphs, without torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from puzlm.tokenizer import read_json, settings_from
+
+RARE = -14.0  # a millionth, as a log
 
 
 @dataclass(frozen=True)
@@ -46,3 +51,15 @@ def read_settings(kind: type[Any], path: Path) -> Any:
     record.pop("version", None)
     record = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
     return settings_from(kind, record, str(path.parent))
+
+
+def against_none(log_p: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Log-ratios (n, m, m) of a neighbour to none, from log-probabilities (n, m, cells + 1).
+
+    Nothing lies beside a piece at the frame or at a hole: a sum of these over touching pairs is the
+    likelihood of an arrangement up to a constant, with or without holes. Rare events are cut off.
+    """
+    others = log_p[..., :size]
+    none = np.log(np.clip(1 - np.exp(others).sum(-1, keepdims=True), 1e-6, 1))
+    result: NDArray[np.float64] = np.maximum(others, RARE) - none
+    return result

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from puzlm.images import iter_images, write_bytes
 from puzlm.loop import Batch, loop
 from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import Puzzle, parse_grid
-from puzlm.settings import DataSettings, TrainSettings, overridden, section
+from puzlm.settings import DataSettings, TrainSettings, overridden, read_toml, section
 from puzlm.train import pick_device
 from puzlm.vision import Edges, EdgeSettings, Vision, VisionSettings
 
@@ -45,7 +44,7 @@ class VisionRecipe:
     @classmethod
     def load(cls, path: str | Path, overrides: list[str] | None = None) -> VisionRecipe:
         """Read a TOML recipe that has a section [vision] or [edges]."""
-        record = overridden(tomllib.loads(Path(path).read_text()), overrides or [])
+        record = overridden(read_toml(path), overrides or [])
         grids = record.pop("grids", ["3x3"])
         kinds: dict[str, Any] = {"data": DataSettings, "cut": CutSettings, "train": TrainSettings}
         parts: dict[str, Any] = {}
@@ -55,6 +54,8 @@ class VisionRecipe:
                 raise SettingsError(f"{path}: unknown key '{name}'; {nearest(name, known)}")
             part = section({**kinds, **KINDS}[name], value, f"{path}: [{name}]")
             parts["model" if name in KINDS else name] = part
+        if "model" not in parts:
+            raise SettingsError(f"{path}: no section [vision] or [edges]")
         recipe = cls(grids=tuple(str(g) for g in grids), **parts)
         for grid in recipe.grids:
             name = "{}x{}".format(*parse_grid(grid))
@@ -234,7 +235,7 @@ def take(model: Any, exams: list[tuple[str, list[Puzzle]]]) -> dict[str, float]:
             if isinstance(model, Edges):
                 found += [_first_rank(model, p) for p in some]
                 continue
-            shares = model.marginals([p.pieces for p in some], grid)
+            shares = np.exp(model.read([p.pieces for p in some], grid)[0])
             for puzzle, share in zip(some, shares, strict=True):
                 assert puzzle.truth is not None
                 chosen = assigned(share)

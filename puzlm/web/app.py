@@ -111,8 +111,7 @@ def create_app(
 
     def solve_many(kind: Kind, puzzles: list[Puzzle], given: Sequence[Given]) -> list[Solution]:
         if kind not in kinds:
-            kinds[kind] = Solver(base.tokenizer, base.reader, base.sides, base.card,
-                                 solver=kind[0], decoding=kind[1])  # fmt: skip
+            kinds[kind] = base.variant(solver=kind[0], decoding=kind[1])
         return kinds[kind].solve_many(puzzles, given=given)
 
     @contextlib.asynccontextmanager
