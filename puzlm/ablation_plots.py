@@ -49,7 +49,9 @@ def sweeps(
         if base.get(group) in places:
             panel.axvline(places[base[group]], color=GREY, lw=6, alpha=0.18, zorder=0, label="base")
         panel.set_xticks(list(places.values()), [_text(x) for x in places])
-        panel.set(xlabel=titles[group])
+        panel.set(xlabel=titles[group], xlim=(-0.4, len(places) - 0.6))
+        if not any(rows.values()):
+            panel.text(0.5, 0.5, "not run", ha="center", transform=panel.transAxes, color=GREY)
     axes[0][0].set(ylabel="accuracy on validation puzzles (%)")
     axes[0][0].set_ylim(0, 100)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
@@ -122,6 +124,8 @@ def sizes(
             _errors(axes, [x for x, _ in known], [s for _, s in known], name, name, None)
         axes.axhline(100 / 9, color=GREY, lw=0.8, linestyle=":", label="chance")
         axes.set(xlabel="parameters (millions)", ylim=(0, 100), title=kind)
+        if not any(lines for members in families.values() for lines in members):
+            axes.text(0.5, 0.5, "not run", ha="center", transform=axes.transAxes, color=GREY)
     panels[0][0].set(ylabel="absolute accuracy on validation puzzles (%)")
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=8)
     _save(figure, path)
