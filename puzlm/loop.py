@@ -54,7 +54,9 @@ def loop(
                                   weight_decay=t.weight_decay)  # fmt: skip
     average = [p.detach().clone() for p in weights] if t.average else None
     step = _resume(folder / "checkpoint.safetensors", objective, optimiser, average)
-    log = _open_log(folder / "metrics.jsonl", step) if rank == 0 else None
+    log = folder / "metrics.jsonl"
+    if rank == 0:
+        _trim_log(log, step)
 
     run: Any = objective
     if compiled:
@@ -64,9 +66,9 @@ def loop(
         run = nn.parallel.DistributedDataParallel(run, find_unused_parameters=not compiled)
 
     def note(**line: Any) -> None:
-        if log is not None:
-            log.write(json.dumps(line) + "\n")
-            log.flush()
+        if rank == 0:
+            with log.open("a") as file:
+                file.write(json.dumps(line) + "\n")
             report(line)
 
     def save() -> None:
@@ -102,8 +104,6 @@ def loop(
                 facts = facts if "cuda" in device else facts / world
             cross, right, extra = facts.tolist()
             if not math.isfinite(cross + extra):
-                if log is not None:
-                    log.close()
                 raise TrainingError(
                     f"the loss is {cross + extra} at step {step}: training diverged; lower "
                     f"train.lr (now {t.lr}) or raise train.warmup, and start from the last "
@@ -124,10 +124,9 @@ def loop(
         if step % t.save_every == 0:
             save()
     save()
-    if log is not None:
+    if rank == 0:
         with _averaged(weights, average):
             save_model()
-        log.close()
     return {"step": step, "done": step >= t.steps, "folder": str(folder), **marks}
 
 
@@ -199,9 +198,8 @@ def _resume(path: Path, objective: nn.Module, optimiser: torch.optim.Optimizer,
     return step
 
 
-def _open_log(path: Path, step: int) -> Any:
-    """Open metrics.jsonl for appending; lines after the checkpoint will be written again."""
+def _trim_log(path: Path, step: int) -> None:
+    """Drop the lines of metrics.jsonl after the checkpoint: they will be written again."""
     lines = path.read_text().splitlines() if path.exists() else []
     kept = [line for line in lines if line.startswith("{") and json.loads(line)["step"] <= step]
     write_bytes(path, "".join(line + "\n" for line in kept).encode())
-    return path.open("a")

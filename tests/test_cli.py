@@ -47,7 +47,7 @@ def test_make_then_solve(tmp_path):
     height, width = read_image(tmp_path / "p" / "piece_0.png").shape[:2]
     assert read_image(tmp_path / "s.png").shape == (3 * height, 3 * width, 3)
     spoken = puzlm("solve", tmp_path / "p", "-o", tmp_path / "s.png", "--decode", "beam").stdout
-    assert "seq2seq (beam)" in spoken and str(tmp_path / "s.png") in spoken
+    assert "seq2seq (beam, puzlm-3x3)" in spoken and str(tmp_path / "s.png") in spoken
     puzlm("solve", tmp_path / "p", "-o", tmp_path / "s.png", "--gif", tmp_path / "s.gif")
     with Image.open(tmp_path / "s.gif") as movie:
         assert movie.n_frames > 9 and movie.size[0] * movie.size[1] < 200_000
@@ -126,7 +126,7 @@ CASES = {
     "bad grid": (["solve", "{d}/whole.png", "--grid", "three"], "grid 'three'"),
     "no model": (["solve", "{d}/whole.png", "--grid", "3", "--model", "none"], "model 'none'"),
     "too many pieces": (
-        ["solve", "{d}/whole.png", "--grid", "5", "--decode", "valid"], "trained for 3x3"),
+        ["solve", "{d}/whole.png", "--grid", "4", "--decode", "valid"], "trained for 3x3, 5x5"),
     "unwritable": (["solve", "{d}/whole.png", "--grid", "3", "--solver", "classic", "-o",
                     "/proc/none/x.png"], "cannot be written"),
     "odd suffix": (["solve", "{d}/whole.png", "--grid", "3", "--solver", "classic", "-o",

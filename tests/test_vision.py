@@ -1,0 +1,175 @@
+"""The models that see pixels: what they must be by construction, and that they learn."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from puzlm.box import Box
+from puzlm.corpus import Album
+from puzlm.errors import ModelError, PuzzleError, SettingsError
+from puzlm.metrics import absolute
+from puzlm.puzzle import Puzzle, cut
+from puzlm.solver import Solver
+from puzlm.vision import Edges, EdgeSettings, Vision, VisionSettings
+from puzlm.vision_settings import against_none
+from puzlm.vision_train import VisionRecipe, train
+
+TINY = VisionSettings(layers=1, d_model=32, heads=2, feed_forward=32, grids=("2x2", "3x3"))
+VISION = """
+grids = ["2x2", "3x3"]
+[cut]
+gap_share = 0.5
+missing_share = 0.3
+max_missing = 1
+[vision]
+side = 16
+patch = 8
+layers = 1
+d_model = 32
+heads = 2
+feed_forward = 64
+grids = ["2x2", "3x3"]
+[train]
+steps = 40
+batch = 32
+lr = 3e-3
+warmup = 5
+log_every = 10
+save_every = 20
+device = "cpu"
+"""
+EDGES = """
+grids = ["2x2", "3x3"]
+[edges]
+side = 16
+depth = 8
+layers = 1
+d_model = 32
+heads = 2
+feed_forward = 64
+[train]
+steps = 40
+batch = 32
+lr = 3e-3
+warmup = 5
+log_every = 10
+save_every = 20
+device = "cpu"
+"""
+
+
+@pytest.fixture(scope="module")
+def album(crops):
+    return Album.of(crops)
+
+
+def test_a_shuffle_changes_nothing_but_the_order(photo):
+    torch.manual_seed(0)
+    model = Vision(TINY).eval()
+    pieces = Puzzle.from_image(photo, 3, seed=1).pieces
+    order = np.random.default_rng(2).permutation(9)
+    cells, right, below = model.read([pieces, pieces[order]], "3x3")
+    assert np.abs(cells[1] - cells[0][order]).max() < 1e-4
+    assert np.abs(right[1] - right[0][np.ix_(order, order)]).max() < 1e-4
+    assert np.abs(below[1] - below[0][np.ix_(order, order)]).max() < 1e-4
+
+
+def test_sides_that_touch_are_read_alike(photo):
+    """A mirrored piece's side, beside the piece, shows the same pixels from the border inwards."""
+    torch.manual_seed(0)
+    model = Edges(EdgeSettings(layers=1, d_model=32, heads=2, feed_forward=32)).eval()
+    with torch.no_grad():
+        model.kind.zero_()  # then a side is its pixels only
+        piece = np.ascontiguousarray(cut(photo[200:344, 200:344], (3, 3))[4]).astype(np.float32)
+        beside, under = piece[:, ::-1].copy(), piece[::-1].copy()
+        own, mirrored, upended = model(torch.from_numpy(np.stack([piece, beside, under])))
+    assert torch.allclose(own[1], mirrored[3], atol=1e-5)  # right against left
+    assert torch.allclose(own[2], upended[0], atol=1e-5)  # bottom against top
+    assert not torch.allclose(own[1], own[3], atol=1e-3)
+
+
+def test_log_ratios_to_none():
+    log_p = np.log(np.array([[[0.7, 0.1, 0.2], [0.05, 0.05, 0.9]]]))
+    ratios = against_none(log_p, 2)
+    assert np.allclose(np.exp(ratios[0]), [[3.5, 0.5], [1 / 18, 1 / 18]])
+
+
+def _kill_at_30(line):
+    if line["step"] == 30:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("text", "kind"), [(VISION, Vision), (EDGES, Edges)])
+def test_training_learns_resumes_and_saves(text, kind, album, tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(text)
+    recipe = VisionRecipe.load(path)
+    whole = train(recipe, tmp_path / "whole", album=album)
+    assert whole["done"]
+    lines = [json.loads(x) for x in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    total = [x["loss"] + x["heads"] for x in lines]
+    assert total[-1] < total[0]
+    # Killed after step 30, it goes on from its checkpoint at 20 with the very same losses.
+    again = tmp_path / "again"
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, again, album=album, report=_kill_at_30)
+    train(recipe, again, album=album)
+    resumed = [json.loads(x) for x in (again / "metrics.jsonl").read_text().splitlines()]
+    assert [x["loss"] for x in resumed] == [x["loss"] for x in lines]
+    model = kind.from_pretrained(tmp_path / "whole")
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_recipes_say_what_is_wrong(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(VISION)
+    with pytest.raises(SettingsError, match="no output for 5x5"):
+        VisionRecipe.load(path, ['grids=["5x5"]'])
+    with pytest.raises(SettingsError, match="did you mean 'layers'"):
+        VisionRecipe.load(path, ["vision.layer=3"])
+    with pytest.raises(SettingsError, match="no such recipe"):
+        VisionRecipe.load(tmp_path / "none.toml")
+
+
+def test_the_box_finds_a_model_for_the_grid(photo):
+    box = Box()
+    assert {"3x3", "5x5"} <= set(box.grids())
+    assert box.language("4x7") is None
+    solver = Solver.from_pretrained(solver="seq2seq")
+    five = Puzzle.from_image(photo, 5, gap=0.1, seed=3)
+    found = solver.solve(five)
+    assert "puzlm-5x5" in found.solver
+    assert absolute(found.positions, five.truth) > 0.5
+
+
+@pytest.mark.parametrize("solver", ["vision", "vision-pairs", "auto"])
+@pytest.mark.parametrize(("grid", "gap"), [(3, 0.4), (5, 0.125)])
+def test_worn_pieces_of_a_photo_are_placed(solver, grid, gap, photo):
+    puzzle = Puzzle.from_image(photo, grid, gap=gap, seed=5)
+    found = Solver.from_pretrained(solver=solver).solve(puzzle)
+    assert absolute(found.positions, puzzle.truth) == 1
+    assert solver in found.solver
+
+
+def test_given_pieces_and_holes_for_vision(photo):
+    solver = Solver.from_pretrained(solver="vision")
+    puzzle = Puzzle.from_image(photo, 3, missing=2, seed=5)
+    wrong = (int(puzzle.truth[0]) + 1) % 9
+    found = solver.solve(puzzle, given={0: wrong})
+    assert found.positions[0] == wrong and len(set(found.positions.tolist())) == 7
+    with pytest.raises(PuzzleError, match="trained for 3x3, 5x5"):
+        solver.solve(Puzzle.from_image(photo, 4))
+
+
+def test_a_model_says_what_it_lacks(tmp_path, album):
+    with pytest.raises(ModelError, match=r"has no ViT \(vision.json\)"):
+        Solver.from_pretrained("puzlm-3x3", solver="vision")
+    Edges(EdgeSettings(layers=1, d_model=32, heads=2, feed_forward=32)).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="has no ViT"):
+        Solver.from_pretrained(tmp_path, solver="vision")
+    with pytest.raises(ModelError, match="has no language model"):
+        Solver.from_pretrained("vision", solver="seq2seq")
