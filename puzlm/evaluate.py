@@ -241,7 +241,7 @@ def _ask(solver: Solve, pairs: list[tuple[int, Puzzle]]) -> list[dict[str, Any]]
         return []
     asked = []
     for _, puzzle in pairs:
-        given = {k: v for k, v in puzzle.settings.items() if k == "given"}
+        given = {k: v for k, v in puzzle.settings.items() if k in ("given", "rotations")}
         asked.append(replace(puzzle, truth=None, names=(), settings=given))
     began = time.perf_counter()
     try:
@@ -264,7 +264,7 @@ def _outcome(index: int, puzzle: Puzzle, answer: AnswerLike | Exception) -> dict
     if puzzle.truth is None:
         raise PuzzleError(f"puzzle {index} has no truth to score against")
     record: dict[str, Any] = {"index": index, "digest": _digest(puzzle), "grid": [*puzzle.grid]}
-    kept = ("name", "seed", "scale", "cell", "piece", "offsets", "order", "given")
+    kept = ("name", "seed", "scale", "cell", "piece", "offsets", "order", "turns", "given")
     record |= {key: puzzle.settings[key] for key in kept if key in puzzle.settings}
     record.setdefault("scale", 1.0)
     if "given" in record:  # JSON's keys are text, also before it was written
@@ -275,6 +275,8 @@ def _outcome(index: int, puzzle: Puzzle, answer: AnswerLike | Exception) -> dict
         if isinstance(answer, Exception):
             raise answer
         positions, confidences = _checked(puzzle, answer)
+        if "turns" in puzzle.settings:
+            positions = _upright(puzzle, positions, getattr(answer, "turns", ()))
     except Exception as error:  # an answer of any kind; reading it may raise anything
         return record | {"error": f"{type(error).__name__}: {error}"[:300]}
     given = puzzle.settings.get("given", {})
@@ -289,6 +291,28 @@ def _outcome(index: int, puzzle: Puzzle, answer: AnswerLike | Exception) -> dict
         positions[piece] = cell
     record["neighbour"] = metrics.neighbour(positions, puzzle.truth, puzzle.grid[1])
     return record
+
+
+def _upright(puzzle: Puzzle, positions: NDArray[np.int64], turns: Any) -> NDArray[np.int64]:
+    """Positions (n,) in the picture set upright, -1 for pieces that lie turned in it.
+
+    Pieces of unknown orientation cannot say which way up the picture is, so it is turned as a
+    whole to where most pieces are right. An answer without turns leaves all pieces as they are.
+    """
+    assert puzzle.truth is not None
+    n, (rows, columns) = len(positions), puzzle.grid
+    answered = np.asarray(turns if len(turns) else [0] * n)
+    if answered.shape != (n,) or answered.dtype.kind not in "iu":
+        raise PuzzleError(f"turns of shape {answered.shape}; {n} whole numbers are needed")
+    wrong = (answered - np.asarray(puzzle.settings["turns"])) % 4
+    best = np.full(n, -1)
+    for whole in range(0, 4, 1 if rows == columns else 2):
+        cells = np.rot90(np.arange(rows * columns).reshape(rows, columns), whole).ravel()
+        place = np.append(np.argsort(cells), -1)  # the cell that each cell goes to; -1 stays
+        trial = np.where((wrong + whole) % 4 == 0, place[positions], -1)
+        if (trial == puzzle.truth).sum() > (best == puzzle.truth).sum() or whole == 0:
+            best = trial
+    return best
 
 
 def _checked(

@@ -70,6 +70,7 @@ class Protocol:
     gap: int
     jitter: bool = False  # pieces lie anywhere in their cells, not in the middle
     restore: bool = False  # eroded pieces are resized to the cell again
+    turned: bool = False  # each piece is turned by a multiple of 90 degrees (Type 2)
     missing: int = 0
     scored: str = "all"  # "all", "present" (some are missing), "non-centre" (the centre is given)
     seed: int = 0
@@ -81,6 +82,8 @@ class Protocol:
         """Give everything that defines the puzzles and the score, for a results file."""
         record = asdict(replace(self, papers=(), published=()))
         del record["papers"], record["published"]
+        if not self.turned:  # as in results files written before there were turned pieces
+            del record["turned"]
         return {**record, "grid": list(self.grid)}
 
 
@@ -174,6 +177,9 @@ def _all() -> Iterator[Protocol]:
     ):
         papers = (paper, "Gallagher (CVPR 2012)")
         yield Protocol(f"classic-{name}", grid, 0, 0, 0, 28, 28, 0, papers=papers)
+        if name == "mcgill-540":
+            yield Protocol(f"classic-{name}-type2", grid, 0, 0, 0, 28, 28, 0, turned=True,
+                           papers=("Gallagher (CVPR 2012)",))  # fmt: skip
     yield Protocol("kaggle-3x3", (3, 3), 201, 201, 201, 67, 67, 0, released="csv",
                    papers=("github.com/cansakiroglu/Puzzle-Solver",))  # fmt: skip
 
@@ -247,6 +253,10 @@ def make_puzzle(protocol: Protocol, image: Pixels, index: int) -> Puzzle:
     if protocol.restore:
         pieces = np.stack([_resized(piece, where.cell) for piece in pieces])
     settings = {"scale": round(scale, 4), "cell": where.cell[0], "piece": where.piece[0]}
+    if protocol.turned:
+        turns = rng.integers(0, 4, len(pieces))  # what sets each piece upright again
+        pieces = np.stack([np.rot90(p, -t) for p, t in zip(pieces, turns, strict=True)])
+        settings |= {"rotations": True, "turns": turns.tolist()}
     return _finish(protocol, pieces, where.grid, order.astype(np.int64), index, settings
                    | ({"offsets": offsets[order].tolist()} if protocol.jitter else {}))  # fmt: skip
 

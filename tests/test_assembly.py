@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puzlm.assembly import assemble, assemble_turned, beam_search, objective
-from puzlm.board import STEPS, _board, _rivals
+from puzlm.assembly import _beams, assemble, assemble_turned, beam_search, objective
+from puzlm.board import STEPS, _board, _rivals, beam
 from puzlm.repair import _rotate, _tree
 
 
@@ -151,6 +151,56 @@ def test_cells_decide_where_pairs_are_silent():
     cells = np.full((42, 42), -5.0)
     cells[np.arange(42), truth] = 0
     np.testing.assert_array_equal(assemble(silent, silent, grid, cells), truth)
+
+
+@pytest.mark.parametrize("grid", [(5, 5), (10, 10)])
+def test_cells_decide_where_a_region_lies(grid):
+    # A 3x3 region holds together and fits anywhere; only weak hints on its pieces say where.
+    rows, columns = grid
+    truth = np.random.default_rng(13).permutation(rows * columns)
+    right, below = planted_scores(truth, grid, seed=14)
+    row, column = np.divmod(truth, columns)
+    inside = (abs(row - 2) < 2) & (abs(column - 3) < 2)
+    for scores in (right, below):
+        scores[~(inside[:, None] & inside)] = 0
+    cells = np.random.default_rng(15).normal(size=(rows * columns,) * 2)
+    cells[np.arange(len(truth)), truth] += 1.5
+    cells[~inside] = 0
+    assert (cells.argmax(axis=1) == truth)[inside].mean() < 0.5
+    positions = assemble(right, below, grid, cells)
+    np.testing.assert_array_equal(positions[inside], truth[inside])
+
+
+def test_beams_find_a_picture_that_is_silent_in_one_corner():
+    # Sky above, a town below: whoever begins in the sky has lost the town's pieces on the way.
+    truth = np.random.default_rng(16).permutation(36)
+    right, below = planted_scores(truth, (6, 6), seed=19, noise=0.4, signal=1.0)
+    town = truth >= 12
+    for scores in (right, below):
+        scores[np.ix_(town, town)] *= 8
+    board = _board(right, below, (6, 6), None, None)
+    best = [board.value(_beams(board, 16, 1, starts)[0]) for starts in (1, 8)]
+    true = board.value(np.append(np.argsort(truth), board.void))
+    assert best[0] < true <= best[1] + 1e-3
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 999), extra=st.integers(-2, 2), fixed=st.integers(0, 3))
+def test_a_wide_beam_is_exact_also_in_a_window(seed, extra, fixed):
+    n = 6 + extra
+    right, below = random_scores(n, seed)
+    cells = np.random.default_rng(seed + 1).normal(size=(n, 6))
+    board = _board(right, below, (2, 3), cells, None)
+    layout = np.full(7, board.void)
+    layout[:fixed] = np.arange(n)[:fixed]  # laid already
+    empty = np.flatnonzero(layout[:-1] == board.void)
+    found = beam(board, layout, np.random.default_rng(seed).permutation(empty), 10**5)[0]
+    pool = [*range(fixed, n), *[board.void] * max(0, 6 - n)]
+    best = -np.inf
+    for order in set(permutations(pool, len(empty))):
+        layout[empty] = order
+        best = max(best, board.value(layout))
+    assert board.value(found) == pytest.approx(best, abs=1e-3)
 
 
 def test_a_given_piece_moves_the_whole_picture():

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +83,42 @@ def test_results_file(tmp_path, folder, truths):
     assert result["ece"] == pytest.approx(176 / 180 - 0.95)
     assert [b["count"] for b in result["reliability"]] == [0] * 9 + [180]
     assert result["reliability"][9]["accuracy"] == pytest.approx(176 / 180)
+
+
+def test_turned_pieces(folder):
+    protocol = replace(PLAIN, name="turned", turned=True)
+    (_, puzzle), *_ = read_data(folder, protocol, 1)
+    (_, plain), *_ = read_data(folder, PLAIN, 1)
+    needed = np.array(puzzle.settings["turns"])
+    assert len(set(needed.tolist())) > 1 and "turned" not in PLAIN.settings()
+    for piece, upright, turn in zip(puzzle.pieces, plain.pieces, needed, strict=True):
+        np.testing.assert_array_equal(np.rot90(piece, turn), upright)
+
+    def score(positions, turns):
+        def solve(puzzles):
+            assert all(p.settings == {"rotations": True} for p in puzzles)
+            return [Turned(positions, None, "turned", tuple(turns)) for _ in puzzles]
+
+        return evaluate(solve, protocol, folder, limit=1)["outcomes"][0]
+
+    # Pieces cannot tell which way up the whole picture is, so each of the four ways is right.
+    quarter = np.rot90(np.arange(9).reshape(3, 3)).ravel().argsort()
+    positions, turns = puzzle.truth, needed
+    for _ in range(4):
+        assert score(positions, turns)["perfect"] == score(positions, turns)["neighbour"] == 1
+        positions, turns = quarter[positions], (turns + 1) % 4
+    wrong = needed.copy()
+    wrong[puzzle.truth == 4] += 1
+    assert score(puzzle.truth, wrong % 4)["absolute"] == pytest.approx(8 / 9)
+    assert score(puzzle.truth, wrong % 4)["neighbour"] == pytest.approx(8 / 12)
+    untouched = max(np.mean(needed == turn) for turn in range(4))
+    assert score(puzzle.truth, ())["absolute"] <= untouched
+    assert "turns of shape" in score(puzzle.truth, (0, 1))["error"]
+
+
+@dataclass(frozen=True)
+class Turned(Answer):
+    turns: tuple[int, ...] = ()
 
 
 def test_solvers_are_not_told_the_truth(folder):

@@ -36,6 +36,7 @@ def test_names_are_those_of_the_issue():
     names += " jpwleg-3 jpwleg-5 jpwleg-3-fixed-centre jpwleg-5-fixed-centre"
     names += " imagenet-lsej-10x10-2 imagenet-lsej-10x10-5"
     names += " classic-mit-432 classic-mcgill-540 classic-bgu-805 classic-bgu-2360 classic-bgu-3300"
+    names += " classic-mcgill-540-type2"
     assert set(PROTOCOLS) == set(names.split())
     with pytest.raises(SettingsError, match="did you mean 'jpwleg-3'"):
         get_protocol("jpwleg3")
@@ -46,7 +47,7 @@ def test_records_agree_with_themselves(name):
     protocol = PROTOCOLS[name]
     assert protocol.cell - protocol.piece == protocol.gap
     if name.startswith("classic"):
-        assert protocol.grid[0] * protocol.grid[1] == int(name.split("-")[-1])
+        assert protocol.grid[0] * protocol.grid[1] == int(name.split("-")[2])
 
 
 @pytest.mark.parametrize(
