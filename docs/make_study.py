@@ -143,6 +143,13 @@ def analysis_numbers(result: dict[str, Any], models: dict[str, dict[str, Any]]) 
         g = found["embeddings"]
         picture = f"analysis/{name}/analysis-beyond.png"
         made[f"picture {name}"] = f"![Nearest symbols of the model {name}]({picture})"
+        for line in read_rows(DOCS / "analysis" / name / "rows.jsonl"):
+            ways = line["results"]["photos-3x3"]
+            made |= {
+                f"steps {name}": str(line["steps"]), f"device {name}": line["device"],
+                f"decoder {name}": f"{ways['valid']['absolute']['value']:.1f}",
+                f"head {name}": f"{ways['head']['absolute']['value']:.1f}",
+            }  # fmt: skip
         made[f"symbols {name}"] = f"{g['symbols']:,}"
         made[f"reliability {name}"] = f"{g['compatibility_reliability']:.2f}"
         made[f"alike fit {name}"] = f"{g['looks_and_compatibility']:.2f}"
