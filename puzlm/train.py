@@ -47,6 +47,7 @@ class Pages:
         self.tokenizer = tokenizer.on(device)
         self.grid: Grid = parse_grid(recipe.cut.grid)
         self.album, self.tokens = album, None
+        self.shuffled = not tokenizer.settings.lexicographic
         if recipe.data.tokens:
             self.tokens = np.load(recipe.data.tokens, mmap_mode="r")
         else:
@@ -62,9 +63,13 @@ class Pages:
         draw = draw_batch(sizes, t.batch, cut, (t.seed, step))
         parts = [torch.from_numpy(np.ascontiguousarray(a[mine])).to(self.device, non_blocking=True)
                  for a in vars(draw).values()]  # fmt: skip
+        if self.shuffled:  # unsorted pieces must not come in the order of their cells
+            rng = np.random.default_rng((t.seed, step, 2))
+            turn = rng.random(draw.present.shape).argsort(1)[mine]
+            parts.append(torch.from_numpy(turn).to(self.device))
         if self.tokens is not None:
             rows = self.tokens[draw.image[mine]].astype(np.int64)
-            batch = self._write(torch.from_numpy(rows).to(self.device), parts[-1])
+            batch = self._write(torch.from_numpy(rows).to(self.device), *parts[5:])
         else:
             batch = self._make(*parts)
         # The same number on every process: the mean is over all pieces of the global batch.
@@ -74,17 +79,22 @@ class Pages:
         return batch
 
     def _read(self, image: Tensor, piece: Tensor, corner: Tensor, flip: Tensor, tint: Tensor,
-              present: Tensor) -> Batch:  # fmt: skip
+              present: Tensor, turn: Tensor | None = None) -> Batch:  # fmt: skip
         """Cut and tokenise."""
         assert self.album is not None
         side = self.tokenizer.settings.side
         pieces = cut_batch(self.album, image, piece, corner, flip, tint, side=side)
         symbols = self.tokenizer.encode_canonical(pieces.view(-1, side, side, 3))
-        return self._write(symbols.view(*present.shape, *symbols.shape[1:]), present)
+        return self._write(symbols.view(*present.shape, *symbols.shape[1:]), present, turn)
 
-    def _write(self, symbols: Tensor, present: Tensor) -> Batch:
+    def _write(self, symbols: Tensor, present: Tensor, turn: Tensor | None = None) -> Batch:
         """Sort and join, with every answer a training puzzle has."""
-        ids, order = self.tokenizer.sentences(symbols, present)
+        if turn is None:
+            ids, order = self.tokenizer.sentences(symbols, present)
+        else:
+            rows = torch.arange(len(turn), device=turn.device)[:, None]
+            ids, order = self.tokenizer.sentences(symbols[rows, turn], present[rows, turn])
+            order = turn.gather(1, order)
         right, below = neighbour_slots(order, present, self.grid)
         return {"ids": ids, "order": order, "present": present.gather(1, order), "right": right,
                 "below": below}  # fmt: skip

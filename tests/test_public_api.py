@@ -42,6 +42,9 @@ def test_below_the_line_nothing_touches_a_pixel():
 def test_shipped_folders_are_self_contained_and_small():
     for folder in (Path(puzlm.__file__).parent / "models").iterdir():
         names = {p.name for p in folder.iterdir()}
-        assert {"card.json", "model.json", "model.safetensors", "tokenizer.json",
-                "tokenizer.safetensors", "settings.json"} <= names  # fmt: skip
+        language = {"model.json", "model.safetensors", "tokenizer.json", "tokenizer.safetensors",
+                    "settings.json"}  # fmt: skip
+        pixels = {"vision.json", "vision.safetensors", "edges.json", "edges.safetensors"}
+        assert {"card.json", "README.md", "onnx.json"} <= names
+        assert language <= names or pixels <= names
         assert sum(p.stat().st_size for p in folder.iterdir()) < 60_000_000

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from puzlm.settings import Recipe
 from puzlm.solver import Solver
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.tokens import write_tokens
-from puzlm.train import Objective, Pages, build_model, train
+from puzlm.train import Objective, Pages, build_model, fit_tokenizer, train
 
 
 @pytest.fixture(scope="module")
@@ -271,3 +272,26 @@ def test_side_model_learns_what_touches(crops, tmp_path):
         assert np.isneginf(np.diag(right)).all()
         hits += [right[i].argmax() == i + 1 for i in (0, 1, 3, 4, 6, 7)]
     assert np.mean(hits) > 0.8  # chance is one in eight
+
+
+def test_unsorted_pieces_do_not_come_in_the_order_of_their_cells(folder):
+    """Without lexicographic order the answer must not be 0, 1, 2, ...: it would need no reading."""
+    recipe = recipe_of(folder, batch=32)
+    recipe = replace(recipe, tokenizer=replace(recipe.tokenizer, lexicographic=False))
+    album = Album.read([folder])
+    tokenizer = fit_tokenizer(recipe, album, "cpu")
+    pages = Pages(recipe, tokenizer, "cpu", album)
+    batch = pages.batch(3)
+    order = batch["order"].numpy()
+    assert (np.sort(order, 1) == np.arange(4)).all()
+    assert len({tuple(row) for row in order.tolist()}) > 10
+    # The sentence is that of the pieces in this order.
+    draw = draw_batch(pages.sizes, 32, recipe.cut, (recipe.train.seed, 3))
+    parts = [torch.from_numpy(np.ascontiguousarray(a)) for a in vars(draw).values()]
+    side = tokenizer.settings.side
+    pieces = cut_batch(album, *parts[:-1], side=side)
+    symbols = pages.tokenizer.encode_canonical(pieces.view(-1, side, side, 3)).view(32, 4, -1)
+    b = tokenizer.settings.border_length
+    first = batch["ids"][:, :b].reshape(32, -1).numpy() - 4
+    expected = symbols.numpy()[np.arange(32), order[:, 0]]
+    assert np.array_equal(first, expected)
