@@ -1,12 +1,15 @@
-"""Gather the evidence of every solver on validation puzzles: what the weights of `auto` come from.
+"""Gather the evidence of every solver on validation puzzles, and what sums of it solve.
 
-python docs/choose_fusion.py DATA OUT.pkl PUZZLES [PROTOCOL...]     (DATA holds photos-val.tar and art-val.tar)
+    python docs/choose_fusion.py gather DATA OUT.pkl PUZZLES [PROTOCOL...]
+    python docs/choose_fusion.py table docs/runs/fusion-val.json IN.pkl...
 
-Weights are chosen on these files only, never on a test set.
+DATA holds photos-val.tar and art-val.tar. The weights of `auto` are chosen on these puzzles only,
+never on a test set.
 """
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 from itertools import islice
@@ -14,9 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from puzlm import classic
+from puzlm import assembly, classic
+from puzlm.board import runner_up
+from puzlm.images import write_bytes
+from puzlm.metrics import absolute, perfect
 from puzlm.protocols import PROTOCOLS, read_data
-from puzlm.solver import Solver, grid_name
+from puzlm.solver import WITH_VISION, Solver, grid_name
 from puzlm.tokenizer import side_symbols
 
 SETS = {
@@ -26,12 +32,13 @@ SETS = {
 }  # fmt: skip
 
 
-def main(data: str, out: str, count: int, *names: str) -> None:
+def gather(data: str, out: str, count: str, *names: str) -> None:
+    """Ask every model about the first puzzles of a validation set."""
     solver = Solver.from_pretrained()
     found = {}
     for name in names or SETS:
         kind = SETS[name]
-        many = count if "10x10" not in name else count // 5
+        many = int(count) if "10x10" not in name else int(count) // 5
         rows = []
         for _, puzzle in islice(read_data(f"{data}/{kind}-val.tar", PROTOCOLS[name]), many):
             row = {"truth": puzzle.truth, "grid": puzzle.grid, "n": len(puzzle.pieces)}
@@ -49,5 +56,57 @@ def main(data: str, out: str, count: int, *names: str) -> None:
         Path(out).write_bytes(pickle.dumps(found))
 
 
+# What `auto` could be made of, from the parts alone to all together.
+SUMS = {
+    "language model": {"seq2seq": 1}, "language model + pixels": {"seq2seq": 1, "pixels": 1},
+    "pixels": {"pixels": 1}, "symbolic sides": {"sides": 1}, "pixel sides": {"edges": 1},
+    "pixel sides + pixels": {"edges": 1, "pixels": 1}, "ViT, cells": {"vision": 1},
+    "ViT, cells + neighbours": {"vision": 1, "context": 1},
+    "... + pixel sides": {"vision": 1, "context": 1, "edges": 0.5},
+    "... + pixels": {"vision": 1, "context": 1, "edges": 0.5, "pixels": 0.25},
+    "... + language model (auto)": WITH_VISION,
+    "the same, language model with weight 0.5": {**WITH_VISION, "seq2seq": 0.5},
+    "the same, all with weight 1": dict.fromkeys(WITH_VISION, 1),
+}  # fmt: skip
+
+
+def arrange(row: dict, weights: dict[str, float]) -> np.ndarray:
+    """Search for the best arrangement by a weighted sum, as Solver._combine does."""
+    n = row["n"]
+    right, below = np.zeros((n, n)), np.zeros((n, n))
+    for name in ("context", "edges", "pixels", "sides"):
+        if name in weights:
+            a, b = (np.array(x, float) for x in row[name])
+            np.fill_diagonal(a, -np.inf)
+            np.fill_diagonal(b, -np.inf)
+            least = 0.0 if name == "context" else runner_up(a, b)
+            right, below = right + weights[name] * (a - least), below + weights[name] * (b - least)
+    np.fill_diagonal(right, -np.inf)
+    np.fill_diagonal(below, -np.inf)
+    cells = [weights[k] * row[k] for k in ("seq2seq", "vision") if k in weights]
+    where = np.sum(cells, 0) if cells else None
+    if n <= assembly.SMALL_GRID:
+        return assembly.beam_search(right, below, row["grid"], where, hole=0.0)[0][0]
+    return assembly.assemble(right, below, row["grid"], where, hole=0.0)
+
+
+def table(out: str, *files: str) -> None:
+    """Write absolute and perfect accuracy of every sum on every set, in percent."""
+    sets = {k: v for f in files for k, v in pickle.loads(Path(f).read_bytes()).items()}
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name, rows in sets.items():
+        for what, weights in SUMS.items():
+            own = {k: v for k, v in weights.items() if k in rows[0]}
+            if not own or (len(own) < len(weights) - ("temperature" in weights)):
+                continue
+            marks = [(absolute(x, r["truth"]), perfect(x, r["truth"]))
+                     for r in rows for x in [arrange(r, own)]]  # fmt: skip
+            a, p = 100 * np.mean(marks, 0)
+            found.setdefault(what, {})[name] = {"absolute": round(a, 1), "perfect": round(p, 1)}
+            print(name, what, round(a, 1), round(p, 1), flush=True)
+    record = {"puzzles": {k: len(v) for k, v in sets.items()}, "sums": found, "weights": SUMS}
+    write_bytes(Path(out), (json.dumps(record, indent=1) + "\n").encode())
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+    {"gather": gather, "table": table}[sys.argv[1]](*sys.argv[2:])
