@@ -3,7 +3,7 @@
     python docs/choose_fusion.py gather DATA OUT.pkl PUZZLES [PROTOCOL...]
     python docs/choose_fusion.py table docs/runs/fusion-val.json IN.pkl...
 
-DATA holds photos-val.tar and art-val.tar. The weights of `auto` are chosen on these puzzles only,
+DATA holds photos-val.tar, art-val.tar and kaggle/valid.csv (protocol kaggle-3x3). The weights of `auto` are chosen on these puzzles only,
 never on a test set.
 """
 
@@ -22,13 +22,13 @@ from puzlm.board import runner_up
 from puzlm.images import write_bytes
 from puzlm.metrics import absolute, perfect
 from puzlm.protocols import PROTOCOLS, read_data
-from puzlm.solver import WITH_VISION, Solver, grid_name
+from puzlm.solver import SEAMS, WITH_VISION, Solver, _touch, grid_name
 from puzlm.tokenizer import side_symbols
 
 SETS = {
     "imagenet-3x3": "photos", "imagenet-3x3-missing-2": "photos", "imagenet-3x3-eroded": "photos",
     "imagenet-3x3-fcvit": "photos", "jpwleg-3": "art", "jpwleg-5": "art",
-    "imagenet-lsej-10x10-2": "photos", "imagenet-lsej-10x10-5": "photos",
+    "imagenet-lsej-10x10-2": "photos", "imagenet-lsej-10x10-5": "photos", "kaggle-3x3": "ready",
 }  # fmt: skip
 
 
@@ -38,9 +38,10 @@ def gather(data: str, out: str, count: str, *names: str) -> None:
     found = {}
     for name in names or SETS:
         kind = SETS[name]
+        path = f"{data}/kaggle/valid.csv" if kind == "ready" else f"{data}/{kind}-val.tar"
         many = int(count) if "10x10" not in name else int(count) // 5
         rows = []
-        for _, puzzle in islice(read_data(f"{data}/{kind}-val.tar", PROTOCOLS[name]), many):
+        for _, puzzle in islice(read_data(path, PROTOCOLS[name]), many):
             row = {"truth": puzzle.truth, "grid": puzzle.grid, "n": len(puzzle.pieces)}
             row["pixels"] = classic.evidence(puzzle.pieces)
             row["edges"] = solver.edges.scores(puzzle.pieces)
@@ -64,7 +65,8 @@ SUMS = {
     "ViT, cells + neighbours": {"vision": 1, "context": 1},
     "... + pixel sides": {"vision": 1, "context": 1, "edges": 0.5},
     "... + pixels": {"vision": 1, "context": 1, "edges": 0.5, "pixels": 0.25},
-    "... + language model (auto)": WITH_VISION,
+    "... + language model": WITH_VISION,
+    "the same, where pixels touch with weight 4 (auto)": {**WITH_VISION, "touching": SEAMS},
     "the same, language model with weight 0.5": {**WITH_VISION, "seq2seq": 0.5},
     "the same, all with weight 1": dict.fromkeys(WITH_VISION, 1),
 }  # fmt: skip
@@ -73,12 +75,12 @@ SUMS = {
 def arrange(row: dict, weights: dict[str, float]) -> np.ndarray:
     """Search for the best arrangement by a weighted sum, as Solver._combine does."""
     n = row["n"]
+    if "touching" in weights and _touch(*(_of(x) for x in row["pixels"]), row["grid"]):
+        weights = {**weights, "pixels": weights["touching"]}
     right, below = np.zeros((n, n)), np.zeros((n, n))
     for name in ("context", "edges", "pixels", "sides"):
         if name in weights:
-            a, b = (np.array(x, float) for x in row[name])
-            np.fill_diagonal(a, -np.inf)
-            np.fill_diagonal(b, -np.inf)
+            a, b = (_of(x) for x in row[name])
             least = 0.0 if name == "context" else runner_up(a, b)
             right, below = right + weights[name] * (a - least), below + weights[name] * (b - least)
     np.fill_diagonal(right, -np.inf)
@@ -90,17 +92,23 @@ def arrange(row: dict, weights: dict[str, float]) -> np.ndarray:
     return assembly.assemble(right, below, row["grid"], where, hole=0.0)
 
 
+def _of(scores: np.ndarray) -> np.ndarray:
+    scores = np.array(scores, float)
+    np.fill_diagonal(scores, -np.inf)
+    return scores
+
+
 def table(out: str, *files: str) -> None:
     """Write absolute and perfect accuracy of every sum on every set, in percent."""
     sets = {k: v for f in files for k, v in pickle.loads(Path(f).read_bytes()).items()}
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name, rows in sets.items():
         for what, weights in SUMS.items():
-            own = {k: v for k, v in weights.items() if k in rows[0]}
-            if not own or (len(own) < len(weights) - ("temperature" in weights)):
+            needs = set(weights) - {"temperature", "touching"}
+            if not needs <= set(rows[0]):
                 continue
             marks = [(absolute(x, r["truth"]), perfect(x, r["truth"]))
-                     for r in rows for x in [arrange(r, own)]]  # fmt: skip
+                     for r in rows for x in [arrange(r, weights)]]  # fmt: skip
             a, p = 100 * np.mean(marks, 0)
             found.setdefault(what, {})[name] = {"absolute": round(a, 1), "perfect": round(p, 1)}
             print(name, what, round(a, 1), round(p, 1), flush=True)

@@ -297,6 +297,19 @@ def _digits(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.2g}" if value else "<0.01"
 
 
+def fusion_table() -> str:
+    """What sums of evidence solve on validation puzzles."""
+    path = RUNS / "fusion-val.json"
+    if not path.exists():
+        return ""
+    record = json.loads(path.read_text())
+    sets = list(record["puzzles"])
+    head = ["evidence", *(f"{s} ({record['puzzles'][s]})" for s in sets)]
+    rows = [[what, *(f"{c['absolute']:.1f} / {c['perfect']:.1f}" if (c := cells.get(s)) else ""
+                     for s in sets)] for what, cells in record["sums"].items()]  # fmt: skip
+    return table(head, rows)
+
+
 def generalisation_block() -> str:
     if not (RUNS / "generalisation.json").is_file():
         return "Not measured yet."
@@ -342,7 +355,8 @@ def calibration(result: dict, resamples: int = 500) -> dict:
 def blocks(results: dict) -> dict[str, str]:
     """The generated parts of docs/results.md, by the name in their comments."""
     return {"results": full_tables(results), "missing": missing(results), "levers": levers_table(),
-            "generalisation": generalisation_block(), "costs": costs_table()}  # fmt: skip
+            "generalisation": generalisation_block(), "costs": costs_table(),
+            "fusion": fusion_table()}  # fmt: skip
 
 
 def fill(path: Path, name: str, text: str) -> None:
@@ -360,7 +374,7 @@ def write_cards(results: dict) -> None:
         card, pixels = json.loads(path.read_text()), (path.parent / "vision.json").is_file()
         rows = []
         for protocol in protocols(results):
-            for solver in ("vision", "vision-pairs") if pixels else ("seq2seq", "auto"):
+            for solver in ("vision", "vision-pairs") if pixels else ("seq2seq",):
                 r = results.get((protocol, solver))
                 if r is None or "x".join(map(str, r["protocol"]["grid"])) not in card["grids"]:
                     continue

@@ -33,7 +33,10 @@ Erode = Annotated[
 Model = Annotated[str | None, typer.Option("--model", help="A model in the box or a folder.")]
 SolverName = Annotated[
     str,
-    typer.Option("--solver", help="auto, seq2seq, bigram, classic, random, or module:function."),
+    typer.Option(
+        "--solver",
+        help="auto, seq2seq, vision, vision-pairs, bigram, classic, random, or module:function.",
+    ),
 ]
 Engine = Annotated[
     str, typer.Option("--engine", help="single, or ray: spread over cores and machines.")

@@ -44,6 +44,8 @@ USES = {"auto": ("seq2seq", "vision", "context", "edges", "pixels", "sides"),
 FUSION = {"seq2seq": 1.0, "pixels": 1.0, "sides": 0.5, "edges": 1.0, "temperature": 5.0}
 WITH_VISION = {"vision": 1.0, "context": 1.0, "edges": 0.5, "pixels": 0.25, "seq2seq": 0.1,
                "temperature": 10.0}  # fmt: skip
+# Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
+TOUCHING, SEAMS = 0.8, 4.0
 
 
 @dataclass(frozen=True)
@@ -335,6 +337,8 @@ class Solver:
             pairs["context"] = (near[0], near[1])
         if n > 1:
             pairs |= self._sides_of(puzzle, use, bool(cells))
+        if evidence.vision is not None and n > 2 and _touch(*pairs["pixels"], puzzle.grid):
+            w["pixels"] = SEAMS
         right, below = np.zeros((n, n)), np.zeros((n, n))
         for name, (a, b) in pairs.items():
             # The ViT compares with nothing, the others with each other: holes make them differ.
@@ -470,6 +474,14 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
                 total[piece] += 1
                 good[piece] += fits
     return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
+
+
+def _touch(right: Floats, below: Floats, grid: Grid) -> bool:
+    """Whether the pixels along the borders are sure of an arrangement, whatever it is."""
+    from puzlm import assembly
+
+    found = assembly.beam_search(right, below, grid)[0][0]
+    return float(pair_confidence(found, right, below, grid).mean()) >= TOUCHING
 
 
 def as_puzzle(x: Any, grid: Grid | int | str | None = None) -> Puzzle:
