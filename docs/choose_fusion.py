@@ -3,8 +3,8 @@
     python docs/choose_fusion.py gather DATA OUT.pkl PUZZLES [PROTOCOL...]
     python docs/choose_fusion.py table docs/runs/fusion-val.json IN.pkl...
 
-DATA holds photos-val.tar, art-val.tar and kaggle/valid.csv (protocol kaggle-3x3). The weights of `auto` are chosen on these puzzles only,
-never on a test set.
+DATA holds photos-val.tar, art-val.tar and kaggle/valid.csv (protocol kaggle-3x3). The weights of
+`auto` are chosen on these puzzles only, never on a test set.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def read_views(
 ) -> Decoded:  # fmt: skip
     """Read every view and average: cells and marginals by input piece, not by slot.
 
-    All puzzles must have one grid and one number of pieces; `batch` are read at once. Cells are the assignment with the
-    largest product of averaged marginals.
+    All puzzles must have one grid and one number of pieces; `batch` are read at once. Cells are
+    the assignment with the largest product of averaged marginals.
     """
     if not views or not puzzles:
         raise SettingsError("views: at least one view and one puzzle are needed")
