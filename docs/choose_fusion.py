@@ -26,7 +26,8 @@ from puzlm.solver import SEAMS, WITH_VISION, Solver, _touch, grid_name
 from puzlm.tokenizer import side_symbols
 
 SETS = {
-    "imagenet-3x3": "photos", "imagenet-3x3-missing-2": "photos", "imagenet-3x3-eroded": "photos",
+    "imagenet-3x3": "photos", "imagenet-3x3-missing-2": "photos",
+    "imagenet-3x3-missing-3": "photos", "imagenet-3x3-eroded": "photos",
     "imagenet-3x3-fcvit": "photos", "jpwleg-3": "art", "jpwleg-5": "art",
     "imagenet-lsej-10x10-2": "photos", "imagenet-lsej-10x10-5": "photos", "kaggle-3x3": "ready",
 }  # fmt: skip
@@ -75,7 +76,8 @@ SUMS = {
 def arrange(row: dict, weights: dict[str, float]) -> np.ndarray:
     """Search for the best arrangement by a weighted sum, as Solver._combine does."""
     n = row["n"]
-    if "touching" in weights and _touch(*(_of(x) for x in row["pixels"]), row["grid"]):
+    whole = "touching" in weights and n == row["grid"][0] * row["grid"][1]
+    if whole and _touch(*(_of(x) for x in row["pixels"]), row["grid"]):
         weights = {**weights, "pixels": weights["touching"]}
     right, below = np.zeros((n, n)), np.zeros((n, n))
     for name in ("context", "edges", "pixels", "sides"):

@@ -337,7 +337,9 @@ class Solver:
             pairs["context"] = (near[0], near[1])
         if n > 1:
             pairs |= self._sides_of(puzzle, use, bool(cells))
-        if evidence.vision is not None and n > 2 and _touch(*pairs["pixels"], puzzle.grid):
+        # With holes they would pull pieces together that do not touch.
+        whole = evidence.vision is not None and n == puzzle.cells > 2
+        if whole and _touch(*pairs["pixels"], puzzle.grid):
             w["pixels"] = SEAMS
         right, below = np.zeros((n, n)), np.zeros((n, n))
         for name, (a, b) in pairs.items():
