@@ -415,14 +415,13 @@ class Solver:
         else:
             from puzlm import classic
 
+            rotations = self.rotations or bool(puzzle.settings.get("rotations"))
             try:
-                found = classic.solve(
-                    puzzle.pieces, puzzle.grid, given=given, rotations=self.rotations
-                )
+                found = classic.solve(puzzle.pieces, puzzle.grid, given=given, rotations=rotations)
             except ValueError as error:
                 raise PuzzleError(str(error)) from error
             positions, sure = found.positions, np.clip(found.confidence, 0, 1)
-            turns = tuple(found.turns.tolist()) if self.rotations else ()
+            turns = tuple(found.turns.tolist()) if rotations else ()
         order = tuple(np.argsort(-sure, kind="stable").tolist())
         return Solution(positions, sure, puzzle.grid, self.solver, time.perf_counter() - start,
                         puzzle.pieces, (), order, turns)  # fmt: skip
