@@ -22,7 +22,7 @@ from puzlm.board import runner_up
 from puzlm.images import write_bytes
 from puzlm.metrics import absolute, perfect
 from puzlm.protocols import PROTOCOLS, read_data
-from puzlm.solver import SEAMS, WITH_VISION, Solver, _touch, grid_name
+from puzlm.solver import BLED, SEAMS, WITH_VISION, Solver, _touch, grid_name
 from puzlm.tokenizer import side_symbols
 
 SETS = {
@@ -67,6 +67,7 @@ SUMS = {
     "... + pixel sides": {"vision": 1, "context": 1, "edges": 0.5},
     "... + pixels": {"vision": 1, "context": 1, "edges": 0.5, "pixels": 0.25},
     "... + language model": WITH_VISION,
+    "language model 1, pixels 1, ViT 0.25 (auto where colours bled)": BLED,
     "the same, where pixels touch with weight 4 (auto)": {**WITH_VISION, "touching": SEAMS},
     "the same, language model with weight 0.5": {**WITH_VISION, "seq2seq": 0.5},
     "the same, all with weight 1": dict.fromkeys(WITH_VISION, 1),
@@ -81,7 +82,7 @@ def arrange(row: dict, weights: dict[str, float]) -> np.ndarray:
         weights = {**weights, "pixels": weights["touching"]}
     right, below = np.zeros((n, n)), np.zeros((n, n))
     for name in ("context", "edges", "pixels", "sides"):
-        if name in weights:
+        if weights.get(name):
             a, b = (_of(x) for x in row[name])
             least = 0.0 if name == "context" else runner_up(a, b)
             right, below = right + weights[name] * (a - least), below + weights[name] * (b - least)
