@@ -46,8 +46,8 @@ WITH_VISION = {"vision": 1.0, "context": 1.0, "edges": 0.5, "pixels": 0.25, "seq
                "temperature": 10.0}  # fmt: skip
 # Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
 TOUCHING, SEAMS = 0.8, 4.0
-# Compressed after shuffling, colours bleed over the cuts: that misleads whoever sees pixels, symbols
-# hardly change. Chosen on the valid split of kaggle-3x3.
+# Compressed after shuffling, colours bleed over the cuts: that misleads whoever sees pixels, while
+# symbols hardly change. Chosen on the valid split of kaggle-3x3.
 BLED = {"seq2seq": 1.0, "pixels": 1.0, "vision": 0.25, "context": 0.25, "edges": 0.0}
 
 
