@@ -67,10 +67,10 @@ SUMS = {
     "... + pixel sides": {"vision": 1, "context": 1, "edges": 0.5},
     "... + pixels": {"vision": 1, "context": 1, "edges": 0.5, "pixels": 0.25},
     "... + language model": WITH_VISION,
-    "language model 1, pixels 1, ViT 0.25 (auto where colours bled)": BLED,
-    "the same, where pixels touch with weight 4 (auto)": {**WITH_VISION, "touching": SEAMS},
-    "the same, language model with weight 0.5": {**WITH_VISION, "seq2seq": 0.5},
-    "the same, all with weight 1": dict.fromkeys(WITH_VISION, 1),
+    "language model 1, pixels 1, ViT 0.25 (auto, bled)": BLED,
+    "... + language model; pixels 4 where they touch (auto)": {**WITH_VISION, "touching": SEAMS},
+    "... + language model with weight 0.5": {**WITH_VISION, "seq2seq": 0.5},
+    "all with weight 1": dict.fromkeys(WITH_VISION, 1),
 }  # fmt: skip
 
 
