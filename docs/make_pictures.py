@@ -41,6 +41,9 @@ def plots(results: dict) -> None:
     if panels:
         title = f"Confidence on test images (bins of {figures.FEW} pieces or more)"
         figures.reliability_panels(panels, PICTURES / "reliability.png", title)
+        with Image.open(PICTURES / "reliability.png") as picture:  # few colours, many panels
+            small = picture.convert("RGB").quantize(64)
+        small.save(PICTURES / "reliability.png", optimize=True)
     if logs := sorted(RUNS.glob("*.metrics.jsonl")):
         learning_curves(logs, PICTURES / "learning.png")
     for name, figure in (("generalisation", figures.generalisation),
