@@ -392,6 +392,8 @@ def examine(objective: Objective, tokenizer: OnDevice, puzzles: list[Puzzle],
             "absolute": bootstrap([absolute(*p) for p in pairs]).as_dict(),
             "perfect": bootstrap([perfect(*p) for p in pairs]).as_dict(),
             "puzzles": len(some), "ms": round(1000 * (time.monotonic() - clock) / len(some), 2),
+            # Right pieces of each puzzle: rows are compared puzzle by puzzle.
+            "right": [int((got == truth).sum()) for got, truth in pairs],
         }  # fmt: skip
     return result
 

@@ -163,6 +163,9 @@ def test_rows_run_fail_and_are_skipped(data, tmp_path):
     score = base["results"]["plain"]["valid"]
     assert score["puzzles"] == 6 and base["results"]["worn"]["valid"]["puzzles"] == 4
     assert base["results"]["plain"]["views-2"]["puzzles"] == 2
+    assert len(score["right"]) == 6 and 100 * sum(score["right"]) / 24 == pytest.approx(
+        score["absolute"]["value"], abs=0.01
+    )
     assert score["absolute"]["low"] <= score["absolute"]["value"] <= score["absolute"]["high"]
     assert base["parameters"] > 0 and base["tokenise_ms"] > 0 and base["seconds"] > 0
     assert base["settings"]["recipe"]["tokenizer"]["vocab_size"] == 32
