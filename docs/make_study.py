@@ -10,18 +10,21 @@ been run are named as missing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from puzlm.ablate import Plan, Row, read_rows
 from puzlm.ablation_plots import bars, scores, sizes, sweeps
 from puzlm.backbones import BACKBONES
+from puzlm.metrics import Interval, bootstrap
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 ROWS = DOCS / "study" / "rows.jsonl"
 KINDS = ("photos-3x3", "art-3x3")
+CELLS = 9
 SWEEPS = {"granularity": "granularity B (patches a side)",
           "dimension": "dimensions kept by the PCA (d)",
           "vocabulary": "vocabulary size (k)"}  # fmt: skip
@@ -44,6 +47,10 @@ Numbers = dict[str, str]
 
 def span(value: dict[str, float], digits: int = 2) -> str:
     return f"{value['value']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
+
+
+def signed(value: Interval) -> str:
+    return f"{value.value:+.1f} [{value.low:+.1f}, {value.high:+.1f}]"
 
 
 def label(part: dict[str, Any]) -> str:
@@ -170,28 +177,42 @@ def by_name(lines: Lines) -> dict[str, Lines]:
     return found
 
 
-def row_table(rows: Iterable[tuple[str, Lines]], way: str = "valid") -> str:
-    lines = ["| row | seeds | photos 3x3: absolute | perfect | art 3x3, gap 50 %: absolute "
-             "| perfect | tokens a puzzle | parameters (M) | steps | puzzles seen (M) "
+def gain(found: Lines, base: Lines, kind: str, way: str = "valid") -> Interval | None:
+    """Points of absolute accuracy above the base: the same puzzles, means over the seeds."""
+
+    def share(lines: Lines) -> Any:
+        rights = [x["results"][kind][way]["right"] for x in lines if way in x["results"][kind]]
+        return np.mean(rights, 0) / CELLS if rights else None
+
+    one, other = share(found), share(base)
+    return None if one is None or other is None else bootstrap(one - other)
+
+
+def row_table(rows: list[tuple[str, Lines]], way: str = "valid") -> str:
+    """Rows with their gain over the first."""
+    lines = ["| row | seeds | photos 3x3: absolute | perfect | gain | art 3x3, gap 50 %: absolute "
+             "| perfect | gain | tokens a puzzle | parameters (M) | puzzles seen (M) "
              "| tokenising (ms) |",
-             "|---|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
-    for name, found in rows:
+             "|---|---|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    for number, (name, found) in enumerate(rows):
         if not found:
-            lines.append(f"| {name} | not run | | | | | | | | | |")
+            lines.append(f"| {name} | not run | | | | | | | | | | |")
             continue
         cells = []
         for kind in KINDS:
             for measure in ("absolute", "perfect"):
                 score = scores(found, kind, way, measure)
                 cells.append("" if score is None else span(score, 1))
+            more = gain(found, rows[0][1], kind, way) if number else None
+            cells.append("" if more is None else signed(more))
         mean = {k: sum(x[k] for x in found) / len(found)
-                for k in ("steps", "puzzles_seen", "tokenise_ms")}  # fmt: skip
+                for k in ("puzzles_seen", "tokenise_ms")}  # fmt: skip
         first = found[0]
         where = " (CPU)" if first["device"] == "CPU" else ""
         lines.append(
             f"| {name}{where} | {len(found)} | {' | '.join(cells)} | "
             f"{first['tokens_per_puzzle']} | {first['parameters'] / 1e6:.1f} | "
-            f"{mean['steps']:.0f} | {mean['puzzles_seen'] / 1e6:.2f} | {mean['tokenise_ms']:.3f} |"
+            f"{mean['puzzles_seen'] / 1e6:.2f} | {mean['tokenise_ms']:.3f} |"
         )
     return "\n".join(lines)
 
@@ -228,20 +249,26 @@ def tokenizer_facts(found: dict[str, Lines], rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def spread(base: Lines, kind: str) -> float:
+    """Points between the best and the worst seed of the base: what chance alone does."""
+    values = [x["results"][kind]["valid"]["absolute"]["value"] for x in base]
+    return max(values) - min(values)
+
+
 def verdict(base: Lines, rows: list[tuple[str, Lines]], kind: str = "art-3x3") -> str:
-    """Say which rows lie clearly above or below the base: intervals that do not overlap."""
+    """Say which rows lie above or below the base by more than puzzles and seeds explain."""
     own = scores(base, kind, "valid", "absolute")
     if own is None or not any(found for _, found in rows):
         return "No row of this group has been run yet."
-    parts: dict[str, list[str]] = {"above": [], "below": [], "even": []}
+    parts: dict[str, list[str]] = {"better": [], "worse": [], "not told apart": []}
     for name, found in rows:
-        score = scores(found, kind, "valid", "absolute")
-        if score is not None:
-            where = ("above" if score["low"] > own["high"] else
-                     "below" if score["high"] < own["low"] else "even")  # fmt: skip
-            parts[where].append(f"{name} ({score['value']:.1f})")
-    texts = {"above": "clearly better", "below": "clearly worse", "even": "not told apart"}
-    said = [f"{texts[w]}: {', '.join(names)}" for w, names in parts.items() if names]
+        more = gain(found, base, kind) if found else None
+        if more is not None:
+            clear = abs(more.value) > spread(base, kind)
+            where = ("better" if clear and more.low > 0 else
+                     "worse" if clear and more.high < 0 else "not told apart")  # fmt: skip
+            parts[where].append(f"{name} ({more.value:+.1f})")
+    said = [f"{where}: {', '.join(names)}" for where, names in parts.items() if names]
     return f"Against the base's {own['value']:.1f} absolute on {kind}: {'; '.join(said)}."
 
 
@@ -254,7 +281,8 @@ def best(group: str, rows: dict[Any, Lines]) -> str:
         if len(known) < 2:
             return f"{LETTER[group]}: not run yet."
         top = max(known, key=lambda x: known[x]["value"])
-        even = [x for x, s in known.items() if x != top and s["high"] >= known[top]["low"]]
+        gains = {x: gain(rows[x], rows[top], kind) for x in known if x != top}
+        even = [x for x, more in gains.items() if more is not None and more.high >= 0]
         text = f"{kind} is best at {LETTER[group]} = {top or 'no PCA'} "
         text += f"({known[top]['value']:.1f} absolute"
         if even:

@@ -36,7 +36,9 @@ def test_measured_numbers_are_not_written_by_hand(study):
 
 def line(name, seed, value, status="done", **more):
     score = {"value": value, "low": value - 2, "high": value + 2}
-    ways = {"valid": {"absolute": score, "perfect": score, "puzzles": 10, "ms": 1.0}}
+    right = [9] * value + [0] * (100 - value)
+    ways = {"valid": {"absolute": score, "perfect": score, "puzzles": 10, "ms": 1.0,
+                      "right": right}}  # fmt: skip
     return {
         "name": name, "seed": seed, "status": status, "device": "CPU", "error": "out of luck",
         "settings": {"seconds": 9, "recipe": {"tokenizer": {"vocab_size": 4096}}},
@@ -58,10 +60,11 @@ def test_rows_missing_failed_and_done_are_told_apart(study):
     assert "photos-3x3 is best at B = 3 (80.0 absolute)" in made["best granularity"]
     assert made["best vocabulary"] == "k: not run yet."
     assert made["switch verdict"] == (
-        "Against the base's 52.0 absolute on art-3x3: clearly worse: without lexicographic order "
-        "(20.0); not told apart: raster instead of clockwise (51.0)."
+        "Against the base's 52.0 absolute on art-3x3: worse: without lexicographic order "
+        "(-32.0); not told apart: raster instead of clockwise (-1.0)."
     )
     assert "| base (CPU) | 2 | 52.0 [48.0, 56.0] |" in made["switch table"]
+    assert "| 20.0 [18.0, 22.0] | -32.0 [" in made["switch table"]
     assert "| without border selection | not run |" in made["switch table"]
     assert made["lever verdict"].startswith("No row of this group")
     assert [x for x, rows in figures["panels"]["granularity"].items() if rows] == [4, 3, 6]
