@@ -48,6 +48,8 @@ class Row:
     """'sides' starts the embeddings from a side model that is trained first."""
     decode: tuple[str, ...] = ()
     """Ways of decoding to examine; empty takes the plan's."""
+    seconds: float = 0.0
+    """Training time of this row; 0 takes the plan's. Compare rows of one time only."""
     keep: bool = False
     """Save the trained model below models/ of the output folder."""
     note: str = ""
@@ -135,7 +137,7 @@ class Plan:
         """Everything that decides a row's result; a row with the same is done."""
         recipe = self.recipe(row, seed).as_dict()
         recipe.pop("data")
-        shared = {"seconds": self.plan.seconds, "steps": self.plan.steps,
+        shared = {"seconds": row.seconds or self.plan.seconds, "steps": self.plan.steps,
                   "puzzles": self.plan.puzzles, "decode": list(row.decode or self.plan.decode),
                   "few": self.plan.few}  # fmt: skip
         if row.start:
@@ -305,8 +307,8 @@ def _line(plan: Plan, row: Row, seed: int, gallery: Any, libraries: dict[str, An
         library, tokenizer = _library(plan, row, recipe, gallery, libraries)
         keep = out / "models" / f"{row.name}-{seed}" if row.keep else None
         return line | run_row(
-            recipe, library, tokenizer, gallery, seconds=plan.plan.seconds, steps=plan.plan.steps,
-            start=row.start, side_steps=plan.plan.side_steps,
+            recipe, library, tokenizer, gallery, seconds=row.seconds or plan.plan.seconds,
+            steps=plan.plan.steps, start=row.start, side_steps=plan.plan.side_steps,
             decodings=row.decode or plan.plan.decode, few=plan.plan.few, keep=keep,
         )  # fmt: skip
     except Exception as error:  # a row may fail in any way; the others must go on
@@ -332,8 +334,7 @@ def _library(plan: Plan, row: Row, recipe: Recipe, gallery: Any,
             fresh: PieceTokenizer = LearnedTokenizer(reading)
         else:
             fresh = PieceTokenizer(reading)
-        with gallery.alone():
-            libraries[key] = make_library(fresh, gallery, recipe, plan.plan.puzzles)
+        libraries[key] = make_library(fresh, gallery, recipe, plan.plan.puzzles)
     library = libraries[key]
     if settings == reading:
         return library, library.tokenizer

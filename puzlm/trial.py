@@ -73,6 +73,7 @@ class Gallery:
             list(iter_images([root / v for v in k.val], k.puzzles)) for k in kinds
         ]
         self._exams: dict[tuple[int, str], list[Puzzle]] = {}
+        self._stock: dict[Any, list[Tensor]] = {}
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -108,6 +109,17 @@ class Gallery:
                  for a in vars(drawn).values()]  # fmt: skip
         return cut_batch(album, *parts[:-1], side=side)
 
+    def stock(self, puzzles: int, cut: CutSettings, side: int) -> list[Tensor]:
+        """Cut so many training puzzles, an equal share of each kind, once for all tokenizers."""
+        chunk = 1024 if "cuda" in self.device else 64
+        share = max(1, puzzles // len(self.kinds))
+        if (puzzles, cut, side) not in self._stock:
+            self._stock[puzzles, cut, side] = [
+                self.pieces(k, chunk, cut, side, (0, part, k, 2)).byte()
+                for k in range(len(self.kinds)) for part in range(0, share, chunk)
+            ]  # fmt: skip
+        return self._stock[puzzles, cut, side]
+
 
 def eroded(drawn: Draw, gap: float) -> Draw:
     """Shrink the pieces of a draw without gaps to leave this gap between them."""
@@ -128,29 +140,29 @@ class Library:
     facts: dict[str, Any]
 
 
-def make_library(tokenizer: PieceTokenizer, gallery: Gallery, recipe: Recipe, puzzles: int,
-                 chunk: int = 0) -> Library:  # fmt: skip
+def make_library(tokenizer: PieceTokenizer, gallery: Gallery, recipe: Recipe,
+                 puzzles: int) -> Library:  # fmt: skip
     """Fit a tokenizer on all kinds and tokenise so many training puzzles, an equal share each."""
     device, side, kinds = gallery.device, tokenizer.settings.side, range(len(gallery.kinds))
-    chunk = chunk or (1024 if "cuda" in device else 64)
-    began, sample = time.monotonic(), max(1, recipe.train.fit_puzzles // len(gallery.kinds))
-    shown = [gallery.pieces(k, min(256, sample - part), recipe.cut, side, (0, part, k, 1)).byte()
-             for k in kinds for part in range(0, sample, 256)]  # fmt: skip
-    flat = torch.cat([p.flatten(0, 1) for p in shown])
-    tokenizer.fit_canonical(flat, seed=0, device=device)
-    del shown, flat
-    wait(device)
-    fitted = time.monotonic() - began
-    there, parts, spent = tokenizer.on(device), [], 0.0
-    for k in kinds:
-        for part in range(0, max(1, puzzles // len(gallery.kinds)), chunk):
-            pieces = gallery.pieces(k, chunk, recipe.cut, side, (0, part, k, 2))
-            wait(device)
-            clock = time.monotonic()
+    sample = max(1, recipe.train.fit_puzzles // len(gallery.kinds))
+    with gallery.alone():
+        stock = gallery.stock(puzzles, recipe.cut, side)
+        shown = [
+            gallery.pieces(k, min(256, sample - part), recipe.cut, side, (0, part, k, 1)).byte()
+            for k in kinds for part in range(0, sample, 256)
+        ]  # fmt: skip
+        flat = torch.cat([p.flatten(0, 1) for p in shown])
+        wait(device)
+        began = time.monotonic()
+        tokenizer.fit_canonical(flat, seed=0, device=device)
+        wait(device)
+        fitted = time.monotonic() - began
+        there, parts = tokenizer.on(device), []
+        for pieces in stock:
             symbols = there.encode_canonical(pieces.flatten(0, 1))
-            wait(device)
-            spent += time.monotonic() - clock
             parts.append(symbols.view(*pieces.shape[:2], *symbols.shape[1:]).to(torch.int32))
+        wait(device)
+        spent = time.monotonic() - began - fitted
     tokens = torch.cat(parts)
     facts = {"fit_seconds": round(fitted, 2), "tokenise_ms": 1000 * spent / len(tokens),
              "tokenizer_parameters": tokenizer_parameters(tokenizer)}  # fmt: skip
