@@ -6,22 +6,66 @@ nothing is masked; and a cross-attention that never makes keys and values. A puz
 magnitude fewer slots than tokens, so multiplying the queries by W_k and the averages by W_v costs a
 seventh of projecting every encoder state twice. The key bias shifts all scores of a query alike
 and drops out of the softmax.
+
+`Tricks` are further changes, each with its own switch, so that each can be measured and taken back.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from puzlm.errors import SettingsError
+from puzlm.kmeans import Codebook
 from puzlm.tokenizer import PAD
 
 POSITION_OFFSET = 2  # BART's position table has two unused rows in front
 
 
-def bart(net: Any, inputs: Tensor, decoder_inputs: Tensor, dtype: torch.dtype) -> tuple[Any, ...]:
+FP8 = torch.float8_e4m3fn
+
+
+@dataclass(frozen=True)
+class Tricks:
+    """What a training step may do differently; the defaults are the plain ways."""
+
+    tokens: str = "float32"
+    """Products of the tokenizer: 'float32', 'split' (three bfloat16 terms a factor, sums in
+    float32, arg-max in the same kernel) or 'bfloat16' (one term)."""
+    aligned: bool = False
+    """Cross-attention scores as tokens x queries: rows of 72 numbers lie on 16 bytes, rows of 116
+    do not, and the matrix units need that."""
+    heads16: bool = False
+    """The training-only heads in the dtype of the activations instead of float32."""
+    gelu: str = "library"
+    """'library', or 'shared': one exponential gives the error function (within 2e-7) and, in the
+    backward pass, the density beside it."""
+    attention: str = "library"
+    """'library' (torch chooses), or 'kernel' (kernels.attend; up to 128 tokens)."""
+    fp8: str = ""
+    """Encoder products in 8 bits, scaled row by row: '', 'fc' (feed-forward both ways and the
+    forward pass of qkv: where the rounding costs no extra pass), or 'all'."""
+    graph: bool = False
+    """The whole step as one CUDA graph."""
+
+    def __post_init__(self) -> None:
+        allowed = {"tokens": ("float32", "split", "bfloat16"), "gelu": ("library", "shared"),
+                   "attention": ("library", "kernel"), "fp8": ("", "fc", "all")}  # fmt: skip
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise SettingsError(f"trick {name} '{getattr(self, name)}': one of {values}")
+
+
+PLAIN = Tricks()
+
+
+def bart(
+    net: Any, inputs: Tensor, decoder_inputs: Tensor, dtype: torch.dtype, tricks: Tricks = PLAIN
+) -> tuple[Any, ...]:
     """Logits (batch, N, vocabulary) and encoder states (batch, T, d) of token ids.
 
     `inputs` is (batch, T) or (batch, T, F); several symbols a position are summed.
@@ -30,10 +74,10 @@ def bart(net: Any, inputs: Tensor, decoder_inputs: Tensor, dtype: torch.dtype) -
     heads = net.config.encoder_attention_heads
     table = w["model.shared.weight"]
     x = F.embedding(inputs, table, PAD)  # PAD learns nothing from being read, as in the library
-    states = _encoder(w, x if inputs.ndim == 2 else x.sum(2), heads, net.config.encoder_layers)
-    y = _decoder(
-        w, F.embedding(decoder_inputs, table, PAD), states, heads, net.config.decoder_layers
-    )
+    x = x if inputs.ndim == 2 else x.sum(2)
+    states = _encoder(w, x, heads, net.config.encoder_layers, tricks)
+    y = F.embedding(decoder_inputs, table, PAD)
+    y = _decoder(w, y, states, heads, net.config.decoder_layers, tricks)
     return F.linear(y, table), states
 
 
@@ -47,55 +91,218 @@ def _norm(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"])
 
 
-def _linear(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+def _linear(w: dict[str, Tensor], name: str, x: Tensor, fp8: bool = False) -> Tensor:
+    if fp8:
+        return _linear8(x, w[f"{name}.weight"], w[f"{name}.bias"])
     return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
 
 
-def _self_attention(w: dict[str, Tensor], name: str, x: Tensor, heads: int, causal: bool) -> Tensor:
-    batch, length, d = x.shape
+def _self_attention(
+    w: dict[str, Tensor], name: str, x: Tensor, heads: int, tricks: Tricks, encoder: bool
+) -> Tensor:
     weight = torch.cat([w[f"{name}.{p}_proj.weight"] for p in "qkv"])
     bias = torch.cat([w[f"{name}.{p}_proj.bias"] for p in "qkv"])
-    qkv = F.linear(x, weight, bias).view(batch, length, 3, heads, d // heads)
+    everything = encoder and tricks.fp8 == "all"
+    if encoder and tricks.fp8:
+        qkv = _linear8(x, weight, bias, backward=everything)
+    else:
+        qkv = F.linear(x, weight, bias)
+    mixed = _mix(qkv, heads, not encoder, tricks.attention)
+    return _linear(w, f"{name}.out_proj", mixed, everything)
+
+
+def _mix(qkv: Tensor, heads: int, causal: bool, attention: str) -> Tensor:
+    """Averages (batch, T, d) of the values, from qkv (batch, T, 3 d)."""
+    batch, length, width = qkv.shape
+    if attention == "kernel":
+        from puzlm.kernels import LONGEST, attend
+
+        if length <= LONGEST:
+            mixed: Tensor = attend(qkv, heads, causal)
+            return mixed
+    qkv = qkv.view(batch, length, 3, heads, width // 3 // heads)
     q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    return _linear(w, f"{name}.out_proj", mixed.transpose(1, 2).reshape(batch, length, d))
+    return mixed.transpose(1, 2).reshape(batch, length, width // 3)
 
 
 def _cross_attention(
-    w: dict[str, Tensor], name: str, x: Tensor, states: Tensor, heads: int
+    w: dict[str, Tensor], name: str, x: Tensor, states: Tensor, heads: int, aligned: bool
 ) -> Tensor:
     batch, length, d = x.shape
     size = d // heads
     q = _linear(w, f"{name}.q_proj", x).view(batch, length, heads, size) * size**-0.5
     keys = w[f"{name}.k_proj.weight"].view(heads, size, d)
     q = torch.einsum("blhs,hsd->blhd", q, keys).reshape(batch, length * heads, d)
-    shares = (q @ states.transpose(1, 2)).softmax(-1)  # (batch, N * heads, T)
-    mean = (shares @ states).view(batch, length, heads, d)
+    if aligned:
+        shares = (states @ q.transpose(1, 2)).softmax(1)  # (batch, T, N * heads)
+        mean = (shares.transpose(1, 2) @ states).view(batch, length, heads, d)
+    else:
+        shares = (q @ states.transpose(1, 2)).softmax(-1)  # (batch, N * heads, T)
+        mean = (shares @ states).view(batch, length, heads, d)
     values = w[f"{name}.v_proj.weight"].view(heads, size, d)
     mixed = torch.einsum("blhd,hsd->blhs", mean, values).reshape(batch, length, d)
     return _linear(w, f"{name}.out_proj", mixed + w[f"{name}.v_proj.bias"])
 
 
-def _feed_forward(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-    inner = F.gelu(_linear(w, f"{name}.fc1", x))
-    return _norm(w, f"{name}.final_layer_norm", x + _linear(w, f"{name}.fc2", inner))
+def _feed_forward(
+    w: dict[str, Tensor], name: str, x: Tensor, tricks: Tricks, encoder: bool
+) -> Tensor:
+    fp8 = encoder and tricks.fp8 != ""
+    inner = _linear(w, f"{name}.fc1", x, fp8)
+    inner = _Gelu.apply(inner) if tricks.gelu == "shared" else F.gelu(inner)  # type: ignore[no-untyped-call]
+    return _norm(w, f"{name}.final_layer_norm", x + _linear(w, f"{name}.fc2", inner, fp8))
 
 
-def _encoder(w: dict[str, Tensor], x: Tensor, heads: int, layers: int) -> Tensor:
+def _encoder(w: dict[str, Tensor], x: Tensor, heads: int, layers: int, tricks: Tricks) -> Tensor:
     x = _start(w, x, "model.encoder")
     for number in range(layers):
         name = f"model.encoder.layers.{number}"
-        x = x + _self_attention(w, f"{name}.self_attn", x, heads, False)
-        x = _feed_forward(w, name, _norm(w, f"{name}.self_attn_layer_norm", x))
+        x = x + _self_attention(w, f"{name}.self_attn", x, heads, tricks, True)
+        x = _feed_forward(w, name, _norm(w, f"{name}.self_attn_layer_norm", x), tricks, True)
     return x
 
 
-def _decoder(w: dict[str, Tensor], y: Tensor, states: Tensor, heads: int, layers: int) -> Tensor:
+def _decoder(
+    w: dict[str, Tensor], y: Tensor, states: Tensor, heads: int, layers: int, tricks: Tricks
+) -> Tensor:
     y = _start(w, y, "model.decoder")
     for number in range(layers):
         name = f"model.decoder.layers.{number}"
-        y = y + _self_attention(w, f"{name}.self_attn", y, heads, True)
+        y = y + _self_attention(w, f"{name}.self_attn", y, heads, tricks, False)
         y = _norm(w, f"{name}.self_attn_layer_norm", y)
-        y = y + _cross_attention(w, f"{name}.encoder_attn", y, states, heads)
-        y = _feed_forward(w, name, _norm(w, f"{name}.encoder_attn_layer_norm", y))
+        y = y + _cross_attention(w, f"{name}.encoder_attn", y, states, heads, tricks.aligned)
+        y = _feed_forward(w, name, _norm(w, f"{name}.encoder_attn_layer_norm", y), tricks, False)
     return y
+
+
+# ---- the parts of the tricks ------------------------------------------------------------------
+
+
+class _Gelu(torch.autograd.Function):
+    """x Phi(x) with one exponential: exp(-x^2 / 2) is in the density and in this form of erf.
+
+    Abramowitz and Stegun 7.1.26; its error of 1.5e-7 is far below a bfloat16 step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        wide = x.float()
+        return (wide * _normal(wide)[0]).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        wide = x.float()
+        below, bell = _normal(wide)
+        slope = below + wide * bell * 0.3989422804014327  # 1 / sqrt(2 pi)
+        changed: Tensor = grad.float() * slope
+        return changed.to(grad.dtype)
+
+
+def _normal(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Phi(x), and exp(-x^2 / 2)."""
+    bell = torch.exp(-0.5 * x * x)
+    t = 1 / (1 + 0.3275911 * 0.7071067811865476 * x.abs())
+    series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t
+              + 0.254829592) * t  # fmt: skip
+    tail = 0.5 * series * bell  # Phi(-|x|)
+    return torch.where(x < 0, tail, 1 - tail), bell
+
+
+def _linear8(x: Tensor, weight: Tensor, bias: Tensor, backward: bool = True) -> Tensor:
+    flat: Tensor = _Linear8.apply(x.flatten(0, -2), weight, bias, backward)  # type: ignore[no-untyped-call]
+    return flat.view(*x.shape[:-1], weight.shape[0])
+
+
+class _Linear8(torch.autograd.Function):
+    """x W' + b with both factors in 8 bits, each row by its own largest entry.
+
+    A row's scale stands outside the sum in the forward pass and in the gradient of x. In the
+    gradient of W the sum runs over the rows, so that one stays in 16 bits.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, backward: bool) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.backward8 = backward
+        return _product8(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        dx = _product8(grad, weight.t(), None) if ctx.backward8 else grad @ weight
+        return dx, grad.t() @ x, grad.sum(0), None
+
+
+def _product8(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    """a (n, d) times b' (d, m) plus bias; everything must divide by 16 on a GPU."""
+    (small_a, scale_a), (small_b, scale_b) = _rows8(a), _rows8(b)
+    if a.is_cuda:
+        product: Tensor = torch._scaled_mm(
+            small_a, small_b.t(), scale_a=scale_a, scale_b=scale_b.t(), bias=bias,
+            out_dtype=a.dtype, use_fast_accum=True,
+        )  # fmt: skip
+        return product
+    wide = (small_a.float() @ small_b.float().t()) * scale_a * scale_b.t()
+    return (wide if bias is None else wide + bias.float()).to(a.dtype)
+
+
+def _rows8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Round rows of x (n, d) to 8 bits; with their scales (n, 1)."""
+    wide = x.float()
+    scale = wide.abs().amax(1, keepdim=True).clamp_min(1e-12) / torch.finfo(FP8).max
+    limit = torch.finfo(FP8).max
+    return (wide / scale).clamp(-limit, limit).to(FP8).contiguous(), scale
+
+
+class SplitBook(Codebook):
+    """A codebook's symbols from bfloat16 products whose sums stay in float32.
+
+    Pixels are whole grey levels, so x - 128 is exact in bfloat16. A float32 factor is the sum of
+    three bfloat16 numbers ('split'): the PCA takes three products side by side. The scores keep two
+    terms of either factor, 16 bits, and of their four products the three largest.
+    """
+
+    PAIRS = ((0, 0), (0, 1), (1, 0))
+
+    def __init__(self, book: Codebook, tokens: str) -> None:
+        super().__init__(book.mean, book.components, book.centroids)
+        self.terms = 3 if tokens == "split" else 1
+        self.basis: Tensor | None = None
+        if book.components is not None:
+            self.basis = torch.cat(_split(book.components, self.terms)).t().contiguous()
+            self.shift = ((128 - book.mean.double()) @ book.components.double().t()).float()
+        parts = _split(book.centroids, 2)
+        self.pairs = self.PAIRS if self.terms == 3 else self.PAIRS[:1]
+        self.table = torch.cat([parts[j] for _, j in self.pairs], 1).contiguous()
+        self.half = (book.centroids * book.centroids).sum(-1) * 0.5
+
+    def assign(self, x: Tensor) -> Tensor:
+        """Symbols (n,) of vectors (n, D), whole grey levels if there is a PCA."""
+        from puzlm.kernels import nearest, wide_product
+
+        if self.basis is None:
+            x = x - self.mean
+        else:
+            x = wide_product((x - 128).to(torch.bfloat16), self.basis)
+            x = x.view(len(x), self.terms, -1).sum(1) + self.shift
+        parts = _split(x, 2)
+        found: Tensor = nearest(
+            torch.cat([parts[i] for i, _ in self.pairs], 1), self.table, self.half
+        )
+        return found
+
+
+def _split(x: Tensor, terms: int) -> list[Tensor]:
+    """Bfloat16 tensors that add up to x, the largest first.
+
+    The upper 16 bits are masked out: a compiler may leave out a rounding there and back.
+    """
+    parts: list[Tensor] = []
+    for _ in range(terms):
+        upper = (x.view(torch.int32) & -65536).view(torch.float32)
+        parts.append(upper.to(torch.bfloat16))
+        x = x - upper
+    return parts
