@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from puzlm import fast
+from puzlm import fast, kernels
 from puzlm.bench_training import _median, matrix_rate, noise
 from puzlm.fast import SplitBook
+from puzlm.images import iter_images
 from puzlm.kmeans import Codebook
 from puzlm.puzzle import cut
 from puzlm.settings import Recipe
 from puzlm.tokenizer import PieceTokenizer
 
 
-def parts(recipe: Recipe, turn: Path) -> dict[str, Any]:
+def parts(recipe: Recipe, turn: Path, data: Sequence[str] = ()) -> dict[str, Any]:
     """Everything here, each guarded: a part that fails is its message."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with turn.open("w") as held:
@@ -31,7 +32,7 @@ def parts(recipe: Recipe, turn: Path) -> dict[str, Any]:
         works: dict[str, Callable[[], Any]] = {
             "attention_milliseconds": lambda: attention(device),
             "product_milliseconds": lambda: products(device),
-            "same_symbols": lambda: agreement(recipe, device),
+            "same_symbols": lambda: agreement(recipe, device, data),
         }
         found = {name: _guarded(work) for name, work in works.items()}
     return {"matrix_tflops": round(rate, 1), "parts": found}
@@ -80,7 +81,7 @@ def products(device: str) -> dict[str, Any]:
         b = torch.randn(m, d, device=device, dtype=dtype)
         works: dict[str, Callable[[], Any]] = {"bfloat16": lambda: a @ b.t()}
         if device == "cuda":
-            (a8, sa), (b8, sb) = fast._rows8(a), fast._rows8(b)
+            (a8, sa), (b8, sb) = kernels.rows8(a), kernels.rows8(b)
             one = torch.ones((), device=device)
             scaled = partial(torch._scaled_mm, a8, b8.t(), out_dtype=dtype, use_fast_accum=True)
             works["fp8_rows"] = lambda: scaled(scale_a=sa, scale_b=sb.t())
@@ -90,14 +91,16 @@ def products(device: str) -> dict[str, Any]:
     return {name: _guarded(partial(timed, *shape)) for name, shape in shapes.items()}
 
 
-def agreement(recipe: Recipe, device: str) -> dict[str, Any]:
-    """Share of symbols equal to those of float64 products, on noise and on blurred noise."""
+def agreement(recipe: Recipe, device: str, data: Sequence[str] = ()) -> dict[str, Any]:
+    """Share of symbols equal to those of float64 products: noise, blurred noise, and photos."""
+    count = 512 if device == "cuda" else 24
+    sets = {"noise": noise(count, 288), "blurred": noise(count, 288, 6.0)}
+    if data:
+        sets["images"] = list(iter_images(data, count))
     found: dict[str, Any] = {}
-    for name, blur in (("noise", 0.0), ("blurred", 6.0)):
-        images = noise(96 if device == "cuda" else 24, 288, blur)
-        pieces = np.concatenate([cut(image, (3, 3)) for image in images])
+    for name, images in sets.items():
         tokenizer = PieceTokenizer(recipe.tokenizer)
-        pieces = tokenizer.canonical(pieces)
+        pieces = np.concatenate([tokenizer.canonical(cut(image, (3, 3))) for image in images])
         tokenizer.fit_canonical(pieces, device=device, max_iter=5)
         there = tokenizer.on(device)
         books, x = there.codebooks_, torch.from_numpy(pieces).to(device).float()

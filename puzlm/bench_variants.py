@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -46,7 +46,7 @@ def _variants() -> dict[str, Variant]:
         ("tokens", "distances from split bfloat16 products, arg-max fused", {"tokens": "split"}),
         ("layout", "cross-attention scores aligned, heads in bfloat16",
          {"aligned": True, "heads16": True}),
-        ("gelu", "exact GELU from one exponential", {"gelu": "shared"}),
+        ("gelu", "exact GELU from one exponential, in a kernel of its own", {"gelu": "kernel"}),
         ("attention", "own attention kernel, nothing permuted", {"attention": "kernel"}),
         ("batch", "2,048 puzzles a step", {}),
         ("fp8", "feed-forward and qkv in 8 bits", {"fp8": "fc"}),
@@ -102,8 +102,7 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
     """The tricks that work here, and why the others do not: the later variants must not fall."""
     import torch
 
-    from puzlm import fast
-    from puzlm.kernels import nearest
+    from puzlm import fast, kernels
 
     dropped: dict[str, str] = {}
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
@@ -114,26 +113,39 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
             got, want = (fast._mix(qkv, 8, causal, way) for way in ("kernel", "library"))
             grads = [torch.autograd.grad(x.square().sum(), qkv)[0] for x in (got, want)]
             for a, b in ((got, want), grads):
-                if float((a - b).float().abs().max()) > 0.03 * float(b.float().abs().max()):
+                if float((a - b).detach().abs().max()) > 0.03 * float(b.detach().abs().max()):
                     return False
         return True
 
     def tokens() -> bool:
         x, c = (torch.randn(n, 192, device=device).bfloat16() for n in (1000, 300))
         half = (c.float() ** 2).sum(1) / 2
-        same = nearest(x, c, half) == (x.float() @ c.float().t() - half).argmax(1)
+        same = kernels.nearest(x, c, half) == (x.float() @ c.float().t() - half).argmax(1)
         return float(same.float().mean()) > 0.99
+
+    def gelu() -> bool:
+        h, grad = (torch.randn(2000, 2048, device=device, dtype=dtype) for _ in range(2))
+        fp8, same = bool(tricks.fp8), h.detach().requires_grad_()
+        want = torch.nn.functional.gelu(same)
+        back = torch.autograd.grad(want, same, grad)[0].float()
+        got, small, scales = kernels.gelu(h, fp8)
+        found, sums, small_back, scales_back = kernels.gelu_backward(grad, h, fp8)
+        pairs = [(got, want), (found, back), (sums.sum(0), back.sum(0))]
+        if fp8:
+            pairs += [(small.float() * scales, want), (small_back.float() * scales_back, back)]
+        return all(float((a - b).detach().float().norm() / b.detach().float().norm()) < 0.05
+                   for a, b in pairs)  # fmt: skip
 
     def fp8() -> bool:
         a, b = (torch.randn(n, 512, device=device, dtype=dtype) for n in (256, 64))
         bias = torch.randn(64, device=device, dtype=dtype)
         want = a.float() @ b.float().t() + bias.float()
-        off = fast._product8(a, b, bias).float() - want
+        off = fast._product(a, b, bias, True).float() - want
         return float(off.norm() / want.norm()) < 0.1
 
     for name, work, plain in (("attention", attention, "library"), ("tokens", tokens, "float32"),
-                              ("fp8", fp8, "")):  # fmt: skip
-        if getattr(tricks, name) == plain:
+                              ("fp8", fp8, ""), ("gelu", gelu, "shared")):  # fmt: skip
+        if getattr(tricks, name) in (plain, "library"):
             continue
         try:
             why = "" if work() else "wrong answers"
@@ -198,7 +210,8 @@ class Jobs:
         self.base = [sys.executable, "-m", "puzlm.bench_training"]
         self.more = [word for change in changes for word in ("--set", change)]
         cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(folder / "cache"))
-        self.environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache,
+        self.environment = {"OMP_NUM_THREADS": str(threads), **os.environ,
+                            "TORCHINDUCTOR_CACHE_DIR": cache,
                             "TORCHINDUCTOR_COMPILE_THREADS": str(threads)}  # fmt: skip
         self.cache = Path(cache)
 
@@ -226,7 +239,8 @@ class Jobs:
 
 def run(
     variants: dict[str, Variant], output: Path, *, budget: float, changes: list[str],
-    repeats: int = 25, parts: bool = True, say: Callable[[str], None] = print,
+    repeats: int = 25, parts: bool = True, data: Sequence[str] = (),
+    say: Callable[[str], None] = print,
 ) -> dict[str, Any]:  # fmt: skip
     """Compile all, measure each, write what is known after every one."""
     import torch
@@ -261,9 +275,10 @@ def run(
                 if next_name not in running and time.monotonic() < end:
                     result = str(folder / f"{next_name or 'parts'}.json")
                     words = [next_kind, next_name] if next_name else [next_kind]
-                    running[next_name] = jobs.start(
-                        *words, "--turn", turn, "-o", result, "--repeats", str(repeats)
-                    )
+                    words += ["--turn", turn, "-o", result, "--repeats", str(repeats)]
+                    for path in data:
+                        words += ["--data", path]
+                    running[next_name] = jobs.start(*words)
             if name not in running:
                 record["variants"][name] = {"failed": "no time left"}
                 continue
@@ -309,7 +324,12 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--set", dest="changes", action="append", default=[], help="section.key=v")
     parser.add_argument("--repeats", type=int, default=25, help="steps of a measurement")
     parser.add_argument("--curve", type=int, default=0, help="train plain and fast for so many")
-    parser.add_argument("--data", action="append", default=[], help="images of the curve")
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        help="images of the curve; with --variants: to compare symbols",
+    )
     parser.add_argument("--limit", type=int, default=4096, help="images of the curve at most")
     parser.add_argument("--batch", type=int, default=512, help="puzzles a step of the curve")
     for name in ("--warm", "--measure", "--turn", "--line"):
@@ -331,7 +351,9 @@ def _do(a: Any) -> None:
     elif a.parts:
         from puzlm.bench_parts import parts
 
-        write_bytes(a.output, json.dumps(parts(recipe_of(a.changes), Path(a.turn))).encode())
+        write_bytes(
+            a.output, json.dumps(parts(recipe_of(a.changes), Path(a.turn), a.data)).encode()
+        )
     elif a.measure:
         variant = chosen(a.measure)[a.measure]
         found = measure_one(variant, a.changes, a.repeats, Path(a.turn))
@@ -341,7 +363,8 @@ def _do(a: Any) -> None:
     elif a.curve:
         bench_curve.run(a)
     elif a.variants:
-        run(chosen(a.variants), a.output, budget=a.budget, changes=a.changes, repeats=a.repeats)
+        run(chosen(a.variants), a.output, budget=a.budget, changes=a.changes, repeats=a.repeats,
+            data=a.data)  # fmt: skip
         print(f"written to {a.output}")
     else:
         raise SettingsError("give --variants all, or --curve STEPS with --data")

@@ -19,14 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from puzlm import kernels
 from puzlm.errors import SettingsError
 from puzlm.kmeans import Codebook
 from puzlm.tokenizer import PAD
 
 POSITION_OFFSET = 2  # BART's position table has two unused rows in front
-
-
-FP8 = torch.float8_e4m3fn
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,9 @@ class Tricks:
     heads16: bool = False
     """The training-only heads in the dtype of the activations instead of float32."""
     gelu: str = "library"
-    """'library', or 'shared': one exponential gives the error function (within 2e-7) and, in the
-    backward pass, the density beside it."""
+    """'library'; 'shared': one exponential gives the error function (within 2e-7) and, in the
+    backward pass, the density beside it; 'kernel': the same in kernels of its own, which also round
+    to 8 bits and sum up the gradient of the bias."""
     attention: str = "library"
     """'library' (torch chooses), or 'kernel' (kernels.attend; up to 128 tokens)."""
     fp8: str = ""
@@ -53,8 +52,10 @@ class Tricks:
     """The whole step as one CUDA graph."""
 
     def __post_init__(self) -> None:
-        allowed = {"tokens": ("float32", "split", "bfloat16"), "gelu": ("library", "shared"),
-                   "attention": ("library", "kernel"), "fp8": ("", "fc", "all")}  # fmt: skip
+        allowed: dict[str, tuple[str, ...]] = {
+            "tokens": ("float32", "split", "bfloat16"), "gelu": ("library", "shared", "kernel"),
+            "attention": ("library", "kernel"), "fp8": ("", "fc", "all"),
+        }  # fmt: skip
         for name, values in allowed.items():
             if getattr(self, name) not in values:
                 raise SettingsError(f"trick {name} '{getattr(self, name)}': one of {values}")
@@ -114,12 +115,9 @@ def _self_attention(
 def _mix(qkv: Tensor, heads: int, causal: bool, attention: str) -> Tensor:
     """Averages (batch, T, d) of the values, from qkv (batch, T, 3 d)."""
     batch, length, width = qkv.shape
-    if attention == "kernel":
-        from puzlm.kernels import LONGEST, attend
-
-        if length <= LONGEST:
-            mixed: Tensor = attend(qkv, heads, causal)
-            return mixed
+    if attention == "kernel" and length <= kernels.LONGEST:
+        mixed: Tensor = kernels.attend(qkv, heads, causal)
+        return mixed
     qkv = qkv.view(batch, length, 3, heads, width // 3 // heads)
     q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -149,8 +147,14 @@ def _feed_forward(
     w: dict[str, Tensor], name: str, x: Tensor, tricks: Tricks, encoder: bool
 ) -> Tensor:
     fp8 = encoder and tricks.fp8 != ""
+    width = len(w[f"{name}.fc1.bias"])
+    if tricks.gelu == "kernel" and width & (width - 1) == 0:
+        layers = [w[f"{name}.{layer}.{kind}"] for layer in ("fc1", "fc2")
+                  for kind in ("weight", "bias")]  # fmt: skip
+        flat: Tensor = _FeedForward.apply(x.flatten(0, 1), *layers, fp8)  # type: ignore[no-untyped-call]
+        return _norm(w, f"{name}.final_layer_norm", x + flat.view(x.shape))
     inner = _linear(w, f"{name}.fc1", x, fp8)
-    inner = _Gelu.apply(inner) if tricks.gelu == "shared" else F.gelu(inner)  # type: ignore[no-untyped-call]
+    inner = F.gelu(inner) if tricks.gelu == "library" else _Gelu.apply(inner)  # type: ignore[no-untyped-call]
     return _norm(w, f"{name}.final_layer_norm", x + _linear(w, f"{name}.fc2", inner, fp8))
 
 
@@ -180,40 +184,18 @@ def _decoder(
 
 
 class _Gelu(torch.autograd.Function):
-    """x Phi(x) with one exponential: exp(-x^2 / 2) is in the density and in this form of erf.
-
-    Abramowitz and Stegun 7.1.26; its error of 1.5e-7 is far below a bfloat16 step.
-    """
+    """GELU whose backward pass makes the density from the exponential it needs anyway."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         wide = x.float()
-        return (wide * _normal(wide)[0]).to(x.dtype)
+        return (wide * kernels.normal(wide)[0]).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        wide = x.float()
-        below, bell = _normal(wide)
-        slope = below + wide * bell * 0.3989422804014327  # 1 / sqrt(2 pi)
-        changed: Tensor = grad.float() * slope
+        changed: Tensor = grad.float() * kernels.slope(ctx.saved_tensors[0].float())
         return changed.to(grad.dtype)
-
-
-def _normal(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Phi(x), and exp(-x^2 / 2)."""
-    bell = torch.exp(-0.5 * x * x)
-    t = 1 / (1 + 0.3275911 * 0.7071067811865476 * x.abs())
-    series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t
-              + 0.254829592) * t  # fmt: skip
-    tail = 0.5 * series * bell  # Phi(-|x|)
-    return torch.where(x < 0, tail, 1 - tail), bell
-
-
-def _linear8(x: Tensor, weight: Tensor, bias: Tensor, backward: bool = True) -> Tensor:
-    flat: Tensor = _Linear8.apply(x.flatten(0, -2), weight, bias, backward)  # type: ignore[no-untyped-call]
-    return flat.view(*x.shape[:-1], weight.shape[0])
 
 
 class _Linear8(torch.autograd.Function):
@@ -227,45 +209,78 @@ class _Linear8(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, backward: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.backward8 = backward
-        return _product8(x, weight, bias)
+        return _product(x, weight, bias, True)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
-        dx = _product8(grad, weight.t(), None) if ctx.backward8 else grad @ weight
+        dx = _product(grad, weight.t(), None, ctx.backward8)
         return dx, grad.t() @ x, grad.sum(0), None
 
 
-def _product8(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
-    """a (n, d) times b' (d, m) plus bias; everything must divide by 16 on a GPU."""
-    (small_a, scale_a), (small_b, scale_b) = _rows8(a), _rows8(b)
-    if a.is_cuda:
+def _linear8(x: Tensor, weight: Tensor, bias: Tensor, backward: bool = True) -> Tensor:
+    flat: Tensor = _Linear8.apply(x.flatten(0, 1), weight, bias, backward)  # type: ignore[no-untyped-call]
+    return flat.view(*x.shape[:2], -1)
+
+
+class _FeedForward(torch.autograd.Function):
+    """fc2(GELU(fc1(x))), with the kernels of the GELU: they also round and sum up for others."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor,
+                fp8: bool) -> Tensor:  # fmt: skip
+        h = _product(x, w1, b1, fp8)
+        g, small, scales = kernels.gelu(h, fp8)
+        ctx.save_for_backward(x, h, g, w1, w2)
+        ctx.fp8 = fp8
+        return _scaled(small, scales, w2, b2, x.dtype) if fp8 else _product(g, w2, b2, False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, h, g, w1, w2 = ctx.saved_tensors
+        dg = _product(grad, w2.t(), None, ctx.fp8)
+        dh, sums, small, scales = kernels.gelu_backward(dg, h, ctx.fp8)
+        if ctx.fp8:
+            dx = _scaled(small, scales, w1.t(), None, x.dtype)
+        else:
+            dx = _product(dh, w1.t(), None, False)
+        db1 = sums.sum(0).to(grad.dtype)
+        return dx, dh.t() @ x, db1, grad.t() @ g, grad.sum(0), None
+
+
+def _product(a: Tensor, b: Tensor, bias: Tensor | None, fp8: bool) -> Tensor:
+    """a (n, d) times b' (d, m) plus bias; in 8 bits everything must divide by 16 on a GPU."""
+    if not fp8:
+        return F.linear(a, b, bias)
+    small, scales = kernels.rows8(a)
+    return _scaled(small, scales, b, bias, a.dtype)
+
+
+def _scaled(
+    small: Tensor, scales: Tensor, b: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """The same with a rounded already."""
+    small_b, scales_b = kernels.rows8(b)
+    if small.is_cuda:
         product: Tensor = torch._scaled_mm(
-            small_a, small_b.t(), scale_a=scale_a, scale_b=scale_b.t(), bias=bias,
-            out_dtype=a.dtype, use_fast_accum=True,
+            small, small_b.t(), scale_a=scales, scale_b=scales_b.t(), bias=bias, out_dtype=dtype,
+            use_fast_accum=True,
         )  # fmt: skip
         return product
-    wide = (small_a.float() @ small_b.float().t()) * scale_a * scale_b.t()
-    return (wide if bias is None else wide + bias.float()).to(a.dtype)
-
-
-def _rows8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Round rows of x (n, d) to 8 bits; with their scales (n, 1)."""
-    wide = x.float()
-    scale = wide.abs().amax(1, keepdim=True).clamp_min(1e-12) / torch.finfo(FP8).max
-    limit = torch.finfo(FP8).max
-    return (wide / scale).clamp(-limit, limit).to(FP8).contiguous(), scale
+    wide: Tensor = (small.float() @ small_b.float().t()) * scales * scales_b.t()
+    return (wide if bias is None else wide + bias.float()).to(dtype)
 
 
 class SplitBook(Codebook):
     """A codebook's symbols from bfloat16 products whose sums stay in float32.
 
     Pixels are whole grey levels, so x - 128 is exact in bfloat16. A float32 factor is the sum of
-    three bfloat16 numbers ('split'): the PCA takes three products side by side. The scores keep two
-    terms of either factor, 16 bits, and of their four products the three largest.
+    three bfloat16 numbers ('split'): the PCA takes three products side by side, the scores the six
+    largest of the nine of two such sums. Three of them would do for noise, but a photograph's
+    patches lie so far from the mean that one symbol in two thousand would change.
     """
 
-    PAIRS = ((0, 0), (0, 1), (1, 0))
+    PAIRS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0))
 
     def __init__(self, book: Codebook, tokens: str) -> None:
         super().__init__(book.mean, book.components, book.centroids)
@@ -274,22 +289,20 @@ class SplitBook(Codebook):
         if book.components is not None:
             self.basis = torch.cat(_split(book.components, self.terms)).t().contiguous()
             self.shift = ((128 - book.mean.double()) @ book.components.double().t()).float()
-        parts = _split(book.centroids, 2)
+        parts = _split(book.centroids, 3)
         self.pairs = self.PAIRS if self.terms == 3 else self.PAIRS[:1]
         self.table = torch.cat([parts[j] for _, j in self.pairs], 1).contiguous()
         self.half = (book.centroids * book.centroids).sum(-1) * 0.5
 
     def assign(self, x: Tensor) -> Tensor:
         """Symbols (n,) of vectors (n, D), whole grey levels if there is a PCA."""
-        from puzlm.kernels import nearest, wide_product
-
         if self.basis is None:
             x = x - self.mean
         else:
-            x = wide_product((x - 128).to(torch.bfloat16), self.basis)
+            x = kernels.wide_product((x - 128).to(torch.bfloat16), self.basis)
             x = x.view(len(x), self.terms, -1).sum(1) + self.shift
-        parts = _split(x, 2)
-        found: Tensor = nearest(
+        parts = _split(x, self.terms)
+        found: Tensor = kernels.nearest(
             torch.cat([parts[i] for i, _ in self.pairs], 1), self.table, self.half
         )
         return found
@@ -298,11 +311,12 @@ class SplitBook(Codebook):
 def _split(x: Tensor, terms: int) -> list[Tensor]:
     """Bfloat16 tensors that add up to x, the largest first.
 
-    The upper 16 bits are masked out: a compiler may leave out a rounding there and back.
+    Rounded by adding half a step and masking the upper 16 bits: a compiler may leave out a
+    conversion there and back.
     """
     parts: list[Tensor] = []
     for _ in range(terms):
-        upper = (x.view(torch.int32) & -65536).view(torch.float32)
+        upper = ((x.view(torch.int32) + 32768) & -65536).view(torch.float32)
         parts.append(upper.to(torch.bfloat16))
         x = x - upper
     return parts
