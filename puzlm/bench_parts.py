@@ -93,10 +93,10 @@ def products(device: str) -> dict[str, Any]:
 
 def agreement(recipe: Recipe, device: str, data: Sequence[str] = ()) -> dict[str, Any]:
     """Share of symbols equal to those of float64 products: noise, blurred noise, and photos."""
-    count = 512 if device == "cuda" else 24
+    count = 128 if device == "cuda" else 24
     sets = {"noise": noise(count, 288), "blurred": noise(count, 288, 6.0)}
     if data:
-        sets["images"] = list(iter_images(data, count))
+        sets["images"] = list(iter_images(data, 4 * count))
     found: dict[str, Any] = {}
     for name, images in sets.items():
         tokenizer = PieceTokenizer(recipe.tokenizer)

@@ -102,7 +102,7 @@ class Rig:
         compile = compile or (lambda work: torch.compile(work, dynamic=False))
         self.run: Any = compile(self.objective) if fast else self.objective
         self.autocast = torch.autocast("cuda", torch.bfloat16, enabled=cuda and not fast)
-        self._replay: Callable[[list[Tensor]], Tensor] | None = None
+        self._replay: Callable[[Batch], Tensor] | None = None
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Loss, and the facts of the log."""
@@ -110,10 +110,8 @@ class Rig:
             loss, facts = self.run(batch)
         return loss, facts
 
-    def work(self, parts: list[Tensor]) -> Tensor:
-        """One step on drawn parts that lie on the device; its loss and facts (4,)."""
-        with torch.no_grad():
-            batch = self.pages.read(parts)
+    def learn(self, batch: Batch) -> Tensor:
+        """Forward, backward, optimiser; the loss and its facts (4,)."""
         self.optimiser.zero_grad()
         loss, facts = self.forward(batch)
         torch.autograd.backward(loss)
@@ -126,12 +124,13 @@ class Rig:
 
     def step(self, number: int) -> Tensor:
         """Draw, copy and do one step."""
-        drawn = self.pages.draw(number)
-        if self.tricks.graph and "cuda" in self.device:
-            if self._replay is None:
-                self._replay = captured(self.work, [part.to(self.device) for part in drawn])
-            return self._replay(drawn)
-        return self.work([part.to(self.device, non_blocking=True) for part in drawn])
+        with torch.no_grad():
+            batch = self.pages.batch(number)
+        if not (self.tricks.graph and "cuda" in self.device):
+            return self.learn(batch)
+        if self._replay is None:
+            self._replay = captured(self.learn, {k: v.clone() for k, v in batch.items()})
+        return self._replay(batch)
 
     def set_rate(self, rate: float) -> None:
         for group in self.optimiser.param_groups:
@@ -142,8 +141,8 @@ class Rig:
 
 
 def captured(
-    work: Callable[[list[Tensor]], Tensor], fixed: list[Tensor], rounds: int = 3
-) -> Callable[[list[Tensor]], Tensor]:
+    work: Callable[[Batch], Tensor], fixed: Batch, rounds: int = 3
+) -> Callable[[Batch], Tensor]:
     """Record `work` as a CUDA graph; the result copies its inputs in and replays it.
 
     Recording runs it a few times for real (the library asks for a warm-up on a side stream).
@@ -159,11 +158,11 @@ def captured(
     with torch.cuda.graph(graph):
         out = work(fixed)
 
-    def replay(parts: list[Tensor]) -> Tensor:
-        for place, part in zip(fixed, parts, strict=True):
-            place.copy_(part, non_blocking=True)
+    def replay(batch: Batch) -> Tensor:
+        for name, place in fixed.items():
+            place.copy_(batch[name], non_blocking=True)
         graph.replay()
-        return out
+        return out.clone()
 
     return replay
 
