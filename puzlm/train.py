@@ -27,7 +27,7 @@ from puzlm.backbones import ModelSettings, Seq2Seq, TorchReader
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.decoding import decode
 from puzlm.errors import SettingsError
-from puzlm.fast import PLAIN, POSITION_OFFSET, SplitBook, Tricks, bart
+from puzlm.fast import PLAIN, POSITION_OFFSET, PROVEN, SplitBook, Tricks, bart
 from puzlm.images import iter_images, write_bytes
 from puzlm.loop import Batch, TrainingError, loop
 from puzlm.metrics import absolute, perfect
@@ -337,13 +337,15 @@ def train(
         tokenizer.save_pretrained(folder)
         write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
     fast = t.fast and device.startswith("cuda") and recipe.model.backbone == "bart"
-    pages = Pages(recipe, tokenizer, device, album, compiled=fast)
+    tricks = PROVEN if fast else PLAIN
+    pages = Pages(recipe, tokenizer, device, album, fast, tricks)
     exams = Exams(recipe, tokenizer)
 
     model = build_model(recipe, tokenizer).to(device).train()
     cells = pages.grid[0] * pages.grid[1]
     torch.manual_seed(t.seed + 1)
-    objective = Objective(model, tokenizer, cells, t.heads, torch.bfloat16 if fast else None)
+    objective = Objective(model, tokenizer, cells, t.heads, torch.bfloat16 if fast else None,
+                          tricks)  # fmt: skip
     objective.to(device)
     return loop(
         t, folder, objective, pages.batch, device=device, compiled=fast, began=began,
