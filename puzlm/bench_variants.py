@@ -112,7 +112,8 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
             qkv = torch.randn(4, length, 1536, device=device, dtype=dtype, requires_grad=True)
             got, want = (fast._mix(qkv, 8, causal, way) for way in ("kernel", "library"))
             grads = [torch.autograd.grad(x.square().sum(), qkv)[0] for x in (got, want)]
-            for a, b in ((got, want), grads):
+            whole, sums = kernels.attend_backward(qkv.detach(), got.detach(), 8, causal)
+            for a, b in ((got, want), grads, (sums, whole.float().sum(1))):
                 if float((a - b).detach().abs().max()) > 0.03 * float(b.detach().abs().max()):
                     return False
         return True

@@ -105,11 +105,15 @@ def _self_attention(
     weight = torch.cat([w[f"{name}.{p}_proj.weight"] for p in "qkv"])
     bias = torch.cat([w[f"{name}.{p}_proj.bias"] for p in "qkv"])
     everything = encoder and tricks.fp8 == "all"
+    if tricks.attention == "kernel" and x.shape[1] <= kernels.LONGEST:
+        ways = (encoder and tricks.fp8 != "", everything)
+        mixed: Tensor = _Attention.apply(x, weight, bias, heads, not encoder, *ways)  # type: ignore[no-untyped-call]
+        return _linear(w, f"{name}.out_proj", mixed, everything)
     if encoder and tricks.fp8:
         qkv = _linear8(x, weight, bias, backward=everything)
     else:
         qkv = F.linear(x, weight, bias)
-    mixed = _mix(qkv, heads, not encoder, tricks.attention)
+    mixed = _mix(qkv, heads, not encoder, "library")
     return _linear(w, f"{name}.out_proj", mixed, everything)
 
 
@@ -222,6 +226,29 @@ class _Linear8(torch.autograd.Function):
 def _linear8(x: Tensor, weight: Tensor, bias: Tensor, backward: bool = True) -> Tensor:
     flat: Tensor = _Linear8.apply(x.flatten(0, 1), weight, bias, backward)  # type: ignore[no-untyped-call]
     return flat.view(*x.shape[:2], -1)
+
+
+class _Attention(torch.autograd.Function):
+    """Self-attention before its output layer; the kernel also sums up the bias's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, heads: int, causal: bool,
+                fp8: bool, backward8: bool) -> Tensor:  # fmt: skip
+        qkv = _product(x.flatten(0, 1), weight, bias, fp8).view(*x.shape[:2], -1)
+        ctx.save_for_backward(x, weight, qkv)
+        ctx.ways = (heads, causal, backward8)
+        mixed: Tensor = kernels.attend(qkv, heads, causal)
+        return mixed
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, qkv = ctx.saved_tensors
+        heads, causal, backward8 = ctx.ways
+        dqkv, sums = kernels.attend_backward(qkv, grad, heads, causal)
+        flat = dqkv.flatten(0, 1)
+        dx = _product(flat, weight.t(), None, backward8).view(x.shape)
+        db = sums.sum(0).to(grad.dtype)
+        return dx, flat.t() @ x.flatten(0, 1), db, None, None, None, None
 
 
 class _FeedForward(torch.autograd.Function):

@@ -60,7 +60,7 @@ if importlib.util.find_spec("triton") is not None:
 
     @triton.jit
     def _attend_backward_kernel(
-        qkv, grad, out, length, heads, scale,
+        qkv, grad, out, sums, length, heads, scale,
         CAUSAL: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr,
     ):  # fmt: skip
         program = tl.program_id(0)
@@ -80,13 +80,17 @@ if importlib.util.find_spec("triton") is not None:
         p = _scores(q, k, rows, length, scale, CAUSAL)
         dv = tl.dot(tl.trans(p.to(g.dtype)), g)
         tl.store(out + 2 * d + places, dv.to(q.dtype), mask=inside)
+        total = sums + batch * 3 * d + head * SIZE + columns  # rows beyond the length are 0
+        tl.store(total + 2 * d, tl.sum(dv, 0))
         dp = tl.dot(g, tl.trans(v))
         ds = p * (dp - tl.sum(p * dp, 1)[:, None]) * scale
         ds = ds.to(q.dtype)
         dq = tl.dot(ds, k)
         tl.store(out + places, dq.to(q.dtype), mask=inside)
+        tl.store(total, tl.sum(dq, 0))
         dk = tl.dot(tl.trans(ds), q)
         tl.store(out + d + places, dk.to(q.dtype), mask=inside)
+        tl.store(total + d, tl.sum(dk, 0))
 
     @triton.jit
     def _nearest_kernel(
@@ -205,16 +209,17 @@ def _(qkv, heads, causal):
 @torch.library.custom_op(
     "puzlm::attend_backward",
     mutates_args=(),
-    schema="(Tensor qkv, Tensor grad, int heads, bool causal) -> Tensor",
+    schema="(Tensor qkv, Tensor grad, int heads, bool causal) -> (Tensor, Tensor)",
 )
 def attend_backward(qkv, grad, heads, causal):
-    """Gradient (batch, T, 3 d) of qkv, from that of the mixed values."""
+    """Gradient (batch, T, 3 d) of qkv, from that of the mixed values; and its sums over T."""
     batch, length, width = qkv.shape
     if qkv.is_cuda:
         out = torch.empty_like(qkv, memory_format=torch.contiguous_format)
-        tensors = (qkv.contiguous(), grad.contiguous(), out)
+        sums = torch.empty(batch, width, dtype=torch.float32, device=qkv.device)
+        tensors = (qkv.contiguous(), grad.contiguous(), out, sums)
         _launch(_attend_backward_kernel, tensors, length, heads, causal)
-        return out
+        return out, sums
     shares, v = _shares(qkv, heads, causal)
     size = width // 3 // heads
     q, k, _ = qkv.view(batch, length, 3, heads, size).permute(2, 0, 3, 1, 4).unbind(0)
@@ -224,12 +229,14 @@ def attend_backward(qkv, grad, heads, causal):
     ds = shares * (dp - (shares * dp).sum(-1, keepdim=True)) * size**-0.5
     ds = ds.to(qkv.dtype)
     parts = torch.stack([ds @ k, ds.transpose(2, 3) @ q, dv])
-    return parts.permute(1, 3, 0, 2, 4).reshape(batch, length, width)
+    out = parts.permute(1, 3, 0, 2, 4).reshape(batch, length, width)
+    return out, out.float().sum(1)
 
 
 @attend_backward.register_fake
 def _(qkv, grad, heads, causal):
-    return qkv.new_empty(qkv.shape)
+    sums = qkv.new_empty(qkv.shape[0], qkv.shape[2], dtype=torch.float32)
+    return qkv.new_empty(qkv.shape), sums
 
 
 def _shares(qkv, heads, causal):
@@ -249,7 +256,7 @@ def _keep(ctx, inputs, output):
 
 
 def _back(ctx, grad):
-    return attend_backward(ctx.saved_tensors[0], grad, ctx.heads, ctx.causal), None, None
+    return attend_backward(ctx.saved_tensors[0], grad, ctx.heads, ctx.causal)[0], None, None
 
 
 attend.register_autograd(_back, setup_context=_keep)
