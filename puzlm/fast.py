@@ -105,7 +105,7 @@ def _self_attention(
     weight = torch.cat([w[f"{name}.{p}_proj.weight"] for p in "qkv"])
     bias = torch.cat([w[f"{name}.{p}_proj.bias"] for p in "qkv"])
     everything = encoder and tricks.fp8 == "all"
-    if tricks.attention == "kernel" and x.shape[1] <= kernels.LONGEST:
+    if tricks.attention == "kernel" and kernels.suits(x.shape[1], x.shape[2] // heads):
         ways = (encoder and tricks.fp8 != "", everything)
         mixed: Tensor = _Attention.apply(x, weight, bias, heads, not encoder, *ways)  # type: ignore[no-untyped-call]
         return _linear(w, f"{name}.out_proj", mixed, everything)
@@ -120,7 +120,7 @@ def _self_attention(
 def _mix(qkv: Tensor, heads: int, causal: bool, attention: str) -> Tensor:
     """Averages (batch, T, d) of the values, from qkv (batch, T, 3 d)."""
     batch, length, width = qkv.shape
-    if attention == "kernel" and length <= kernels.LONGEST:
+    if attention == "kernel" and kernels.suits(length, width // 3 // heads):
         mixed: Tensor = kernels.attend(qkv, heads, causal)
         return mixed
     qkv = qkv.view(batch, length, 3, heads, width // 3 // heads)

@@ -186,6 +186,11 @@ def _launch(
 # ---- attention ------------------------------------------------------------------------------
 
 
+def suits(length: int, size: int) -> bool:
+    """Whether the kernel can take so many tokens, and heads of this size."""
+    return length <= LONGEST and size in (16, 32, 64, 128)
+
+
 @torch.library.custom_op(
     "puzlm::attend", mutates_args=(), schema="(Tensor qkv, int heads, bool causal) -> Tensor"
 )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from puzlm import kernels
 from puzlm.backbones import BACKBONES, ModelSettings, Seq2Seq, TorchReader
 from puzlm.decoding import decode
 from puzlm.errors import ModelError, SettingsError
@@ -175,6 +176,20 @@ def test_tricks_change_nothing_but_rounding(name, tokenizer):
         assert float((plain - tricky).norm() / plain.norm()) < bound
     assert results[1][3] == pytest.approx(results[0][3], rel=0.02 if tricks.fp8 else 1e-5)
     assert bool(tricks.fp8) == (float((results[0][1] - results[1][1]).abs().max()) > 1e-3)
+
+
+def test_a_sentence_too_long_for_the_kernel_is_read_by_the_library(tokenizer):
+    model = model_of("bart", tokenizer).train()
+    ids = torch.randint(0, len(tokenizer), (2, 116))
+    kernel = Tricks(attention="kernel")
+    longest, kernels.LONGEST = kernels.LONGEST, 64
+    try:
+        got = bart(model.net, ids, ids[:, :9], torch.float32, kernel)[0]
+    finally:
+        kernels.LONGEST = longest
+    assert kernels.suits(116, 64) and not kernels.suits(129, 64) and not kernels.suits(116, 48)
+    want = bart(model.net, ids, ids[:, :9], torch.float32)[0]
+    assert torch.allclose(got, want, atol=1e-4)
 
 
 def test_unknown_tricks_are_refused():
