@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -100,6 +101,57 @@ def test_importing_bench_is_light():
     code = "import sys, puzlm.bench; print(sorted({'torch', 'sklearn'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+TINY = ["train.batch=4", "tokenizer.piece_size=16", "tokenizer.vocab_size=32", "model.d_model=32",
+        "tokenizer.pca_dim=8"]  # fmt: skip
+
+
+def bench_training(*words):
+    """Without a compiler: what is measured here is not the speed."""
+    command = [sys.executable, "-m", "puzlm.bench_training", *words]
+    environment = {**os.environ, "TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+
+
+def test_variants_of_a_training_step(tmp_path):
+    out = tmp_path / "speed.json"
+    words = [word for change in TINY for word in ("--set", change)]
+    done = bench_training("--variants", "fast,graph", "-o", str(out), "--repeats", "2",
+                          "--budget", "200", *words)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert list(found["variants"]) == ["fast", "graph"]
+    for name, variant in found["variants"].items():
+        assert list(variant["milliseconds"]) == ["draw (host)", "cut", "tokenise", "sort",
+                                                 "forward", "backward", "optimiser"]  # fmt: skip
+        first = variant["first_step"]
+        assert first["loss"] == pytest.approx(first["plain_loss"], rel=0.02)
+        assert first["gradient_cosine"] > (0.99 if name == "graph" else 0.9999)
+        assert variant["dropped"] == {} and variant["puzzles_per_second"] > 0
+    assert found["variants"]["graph"]["tricks"]["fp8"] == "fc"
+    shares = found["parts"]["same_symbols"]
+    assert shares["blurred"]["split"] > 0.999 and shares["noise"]["float32"] > 0.999
+    assert (
+        "failed" in found["parts"]["attention_milliseconds"]["cudnn"]
+    )  # on a CPU; the rest goes on
+
+
+def test_a_variant_that_fails_is_a_line(tmp_path):
+    out = tmp_path / "speed.json"
+    words = [word for change in (*TINY, "model.backbone=gru") for word in ("--set", change)]
+    done = bench_training("--measure", "fast", "--turn", str(tmp_path / "turn"), "-o", str(out),
+                          *words)  # fmt: skip
+    assert done.returncode and not out.exists()
+    from puzlm.bench_variants import Jobs, chosen, line_of
+
+    jobs = Jobs(tmp_path, ["model.backbone=gru"], 1)
+    (tmp_path / "measure-fast.log").write_text(done.stderr)
+    assert "Error" in jobs.why("--measure", "fast")
+    assert line_of("fast", {"failed": "no"}).endswith("failed: no")
+    with pytest.raises(PuzlmError, match="did you mean 'graph'"):
+        chosen("fast,grahp")
+    assert bench_training().returncode == 2
 
 
 def test_machine():
