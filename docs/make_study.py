@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from puzlm.ablate import Plan, Row, read_rows
-from puzlm.ablation_plots import bars, scores, sizes, sweeps
+from puzlm.ablation_plots import bars, curves, scores, sizes, sweeps
 from puzlm.backbones import BACKBONES
 from puzlm.metrics import Interval, bootstrap
 
@@ -25,6 +25,7 @@ DOCS = ROOT / "docs"
 ROWS = DOCS / "study" / "rows.jsonl"
 KINDS = ("photos-3x3", "art-3x3")
 CELLS = 9
+CURVES = ("base", "no-heads", "random-start", "strips", "two-symbols")
 SWEEPS = {"granularity": "granularity B (patches a side)",
           "dimension": "dimensions kept by the PCA (d)",
           "vocabulary": "vocabulary size (k)"}  # fmt: skip
@@ -150,13 +151,6 @@ def analysis_numbers(result: dict[str, Any], models: dict[str, dict[str, Any]]) 
         g = found["embeddings"]
         picture = f"analysis/{name}/analysis-beyond.png"
         made[f"picture {name}"] = f"![Nearest symbols of the model {name}]({picture})"
-        for line in read_rows(DOCS / "analysis" / name / "rows.jsonl"):
-            ways = line["results"]["photos-3x3"]
-            made |= {
-                f"steps {name}": str(line["steps"]), f"device {name}": line["device"],
-                f"decoder {name}": f"{ways['valid']['absolute']['value']:.1f}",
-                f"head {name}": f"{ways['head']['absolute']['value']:.1f}",
-            }  # fmt: skip
         made[f"symbols {name}"] = f"{g['symbols']:,}"
         made[f"reliability {name}"] = f"{g['compatibility_reliability']:.2f}"
         made[f"alike fit {name}"] = f"{g['looks_and_compatibility']:.2f}"
@@ -209,6 +203,7 @@ def row_table(rows: list[tuple[str, Lines]], way: str = "valid") -> str:
                 for k in ("puzzles_seen", "tokenise_ms")}  # fmt: skip
         first = found[0]
         where = " (CPU)" if first["device"] == "CPU" else ""
+        where += " †" if any("disturbed" in x for x in found) else ""
         lines.append(
             f"| {name}{where} | {len(found)} | {' | '.join(cells)} | "
             f"{first['tokens_per_puzzle']} | {first['parameters'] / 1e6:.1f} | "
@@ -321,7 +316,7 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
     large = [(f"{n}, d_model 256", found.get(f"backbones-256-{n}", [])) for n in backbones]
     small = [(f"{n}, d_model 128", found.get(f"backbones-128-{n}", []))
              for n in backbones if n not in ("encoder", "decoder")]  # fmt: skip
-    first = [("base", base)]
+    first, bart = [("base", base)], found.get("backbones-256-bart", [])
     sweep_rows = [(f"{LETTER[g]} = {x or 'no PCA'}", rows) for g, panel in panels.items()
                   for x, rows in panel.items() if x != BASE_AT[g]]  # fmt: skip
     numbers = {
@@ -331,19 +326,28 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
         "best vocabulary": best("vocabulary", panels["vocabulary"]),
         "switch table": row_table(first + named("switches")),
         "switch verdict": verdict(base, named("switches")),
+        "switch verdict photos": verdict(base, named("switches"), "photos-3x3"),
         "tokenizer table": row_table(first + named("tokenizers")),
         "tokenizer facts": tokenizer_facts(found, groups["tokenizers"]),
         "tokenizer verdict": verdict(base, named("tokenizers")),
         "backbone table": row_table(large + small),
-        "backbone verdict": verdict(found.get("backbones-256-bart", []), large[1:])
+        "backbone verdict": verdict(bart, large[1:]).replace("the base's", "BART's"),
+        "backbone verdict photos": verdict(bart, large[1:], "photos-3x3")
         .replace("the base's", "BART's"),
         "lever table": row_table(first + named("levers")),
         "lever verdict": " ".join(verdict(base, named("levers"), kind) for kind in KINDS),
         "decoding table": decoding_table(found.get("test-time", [])),
     }  # fmt: skip
+    for name, (line, *_) in found.items():
+        for way, text in (("valid", "decoder"), ("head", "head")):
+            score = line["results"]["photos-3x3"].get(way)
+            numbers[f"{text} {name}"] = f"{score['absolute']['value']:.1f}" if score else ""
+        numbers[f"steps {name}"] = f"{line['steps']:,}"
     figures = {"panels": panels, "backbones": backbones, "first": first,
                "switches": named("switches"), "tokenizers": named("tokenizers"),
-               "levers": named("levers"), "decoding": found.get("test-time", [])}  # fmt: skip
+               "levers": named("levers"), "decoding": found.get("test-time", []),
+               "curves": {str(found[n][0]["x"] or n): found[n][0] for n in CURVES if n in found},
+               }  # fmt: skip
     return numbers, figures
 
 
@@ -357,19 +361,10 @@ def load() -> tuple[dict[str, Any], dict[str, dict[str, Any]], Plan, Lines]:
     return result, models, Plan.load(ROOT / "plans" / "study.toml"), read_rows(ROWS)
 
 
-class Known(dict[str, str]):
-    """Numbers by name; those of a model that has not been analysed yet are said to be missing."""
-
-    def __missing__(self, name: str) -> str:
-        if name.endswith(" random-start"):
-            return "(not measured yet)"
-        raise KeyError(name)
-
-
 def render() -> str:
     """The whole page."""
     result, models, plan, lines = load()
-    numbers = Known(analysis_numbers(result, models) | ablation_numbers(plan, lines)[0])
+    numbers = analysis_numbers(result, models) | ablation_numbers(plan, lines)[0]
     return (DOCS / "study.template.md").read_text().format_map(numbers)
 
 
@@ -391,6 +386,7 @@ def draw() -> None:
         bars(dict(f["first"] + f[group]), KINDS, folder / f"{group}.png",
              f"{title}, equal training time")  # fmt: skip
     sizes(f["backbones"], KINDS, folder / "backbones.png")
+    curves(f["curves"], folder / "curves.png")
     bars({"base": f["decoding"]}, KINDS, folder / "decoding.png", "One model, decoded in many ways",
          ways=WAYS)  # fmt: skip
 

@@ -48,6 +48,8 @@ def sweeps(
         panel.axhline(100 / 9, color=GREY, lw=0.8, linestyle=":", label="chance, absolute")
         if base.get(group) in places:
             panel.axvline(places[base[group]], color=GREY, lw=6, alpha=0.18, zorder=0, label="base")
+        for x in (x for x in places if any("disturbed" in line for line in rows[x])):
+            panel.annotate("†", (places[x], 3), ha="center", color=GREY)
         panel.set_xticks(list(places.values()), [_text(x) for x in places])
         panel.set(xlabel=titles[group], xlim=(-0.4, len(places) - 0.6))
         if not any(rows.values()):
@@ -128,6 +130,27 @@ def sizes(
             axes.text(0.5, 0.5, "not run", ha="center", transform=axes.transAxes, color=GREY)
     panels[0][0].set(ylabel="absolute accuracy on validation puzzles (%)")
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=8)
+    _save(figure, path)
+
+
+def curves(rows: Mapping[str, Line], path: str | Path) -> None:
+    """Draw how the decoder and the heads learn, one line a row, over the puzzles seen."""
+    plt = _pyplot()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.2), layout="constrained")
+    for name, line in rows.items():
+        look = style(name, list(rows)[1:]) | {"ms": 4}
+        if name == next(iter(rows)):
+            look |= {"color": "black", "linestyle": "-", "marker": "o"}
+        batch = line["puzzles_seen"] / line["steps"] / 1e3
+        seen = [batch * point[0] for point in line["curve"]]
+        left.plot(seen, [100 * point[2] for point in line["curve"]], label=name, **look)
+        if any(point[3] for point in line["curve"]):
+            right.plot(seen, [point[3] for point in line["curve"]], **look)
+    left.set(ylabel="next cell right, earlier ones given (%)", ylim=(0, 100))
+    right.set(ylabel="loss of the training-only heads (nats)", ylim=(0, None))
+    for axes in (left, right):
+        axes.set(xlabel="training puzzles seen (thousands)")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     _save(figure, path)
 
 

@@ -91,7 +91,7 @@ def run(path, folder, data, **more):
 # ---- plans ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["study", "smoke", "embeddings"])
+@pytest.mark.parametrize("name", ["study", "smoke"])
 def test_the_plans_in_the_box_are_readable(name):
     plan = Plan.load(ROOT / "plans" / f"{name}.toml")
     for row in plan.rows:
