@@ -12,8 +12,7 @@ token ids go in, logits over token ids come out.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from puzlm.errors import ModelError, SettingsError, nearest
-from puzlm.images import write_bytes
+from puzlm.saved import read_settings, save
 from puzlm.stacks import DecoderOnly, EncoderOnly, Network
-from puzlm.tokenizer import (
-    BOS,
-    EOS,
-    PAD,
-    PieceTokenizer,
-    read_json,
-    read_safetensors,
-    settings_from,
-)
+from puzlm.tokenizer import BOS, EOS, PAD, PieceTokenizer, read_safetensors
 
 SIZES = {  # encoder layers, decoder layers, d_model, heads, feed-forward
     "tiny": (2, 2, 128, 4, 512),
@@ -164,20 +155,13 @@ class Seq2Seq(nn.Module):
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write model.json and model.safetensors."""
-        from safetensors.torch import save
-
-        tensors = {name: t.to(dtype).contiguous().cpu() for name, t in self.tensors().items()}
-        write_bytes(Path(folder) / "model.safetensors", save(tensors))
-        record = json.dumps({"version": 1, **asdict(self.settings)}, indent=1) + "\n"
-        write_bytes(Path(folder) / "model.json", record.encode())
+        save(folder, "model", self.settings, self.tensors(), dtype)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Seq2Seq:
         """Read a saved model in float32; nothing in the files is executed."""
         folder = Path(folder)
-        record = read_json(folder / "model.json")
-        record.pop("version", None)
-        model = cls(settings_from(ModelSettings, record, str(folder)))
+        model = cls(read_settings(ModelSettings, folder / "model.json"))
         model.load(read_safetensors(folder / "model.safetensors"), str(folder))
         return model.eval()
 

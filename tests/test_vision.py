@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -163,6 +164,14 @@ def test_given_pieces_and_holes_for_vision(photo):
     assert found.positions[0] == wrong and len(set(found.positions.tolist())) == 7
     with pytest.raises(PuzzleError, match="trained for 3x3, 5x5"):
         solver.solve(Puzzle.from_image(photo, 4))
+
+
+def test_weights_of_another_shape_are_refused(tmp_path):
+    Vision(TINY).save_pretrained(tmp_path)
+    Vision(replace(TINY, feed_forward=48)).save_pretrained(tmp_path / "other")
+    (tmp_path / "other" / "vision.safetensors").replace(tmp_path / "vision.safetensors")
+    with pytest.raises(ModelError, match=r"vision.safetensors does not fit vision.json"):
+        Vision.from_pretrained(tmp_path)
 
 
 def test_a_model_says_what_it_lacks(tmp_path, album):
