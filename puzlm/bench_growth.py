@@ -1,9 +1,10 @@
 """How the time of each stage of solving grows with the number of pieces; a part of `puzlm bench`.
 
-`bench.solve_cost` times what a person gets: one photo cut ever finer, by whatever solver `auto`
-takes for the grid. Here only the number of pieces changes, they stay of one size, and every stage
-is timed on every grid: also reading by the encoder-decoder, which in the box knows one grid only.
-Its time does not depend on its weights, so a model of the same shape with larger tables reads here.
+`bench_library.solve_cost` times what a person gets: one photo cut ever finer, by whatever solver
+`auto` takes for the grid. Here only the number of pieces changes, they stay of one size, and every
+stage is timed on every grid: also reading by the encoder-decoder, which in the box knows one grid
+only. Its time does not depend on its weights, so a model of the same shape with larger tables reads
+here.
 """
 
 from __future__ import annotations

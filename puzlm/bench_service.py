@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from puzlm.bench import Record, Report, _crops, _ratio, _spread, machine
+from puzlm.bench import Record, Report, _crops, _ratio, _spread, begin
 from puzlm.bench_requests import Asked, bad_requests, good_requests, solve_request
 from puzlm.errors import PuzlmError
 from puzlm.puzzle import Puzzle
@@ -63,10 +63,7 @@ QUICK = Settings((1, 4), 8, 1, 0, 60, 200, 8)
 def run(*, quick: bool, report: Report, settings: Settings | None = None) -> Record:
     """Measure the service; `quick` only sees that it runs."""
     s = settings or (QUICK if quick else Settings())
-    found: Record = {"quick": quick, "machine": machine(), "settings": s.__dict__}
-    about = found["machine"]
-    report(f"machine    {about['cores']} cores, {about['threads']} threads, load {about['load']}, "
-           f"{about['processor']}")  # fmt: skip
+    found: Record = {**begin(quick, report), "settings": s.__dict__}
     solver = Solver.from_pretrained()
     with serving() as server:
         found["load"] = load(server, solver, s, report)

@@ -513,7 +513,7 @@ def bench(
 
         results = run_service(quick=quick, report=say)
     else:
-        from puzlm.bench import run
+        from puzlm.bench_library import run
 
         results = run(quick=quick, training=training, report=say)
     from puzlm.images import write_bytes

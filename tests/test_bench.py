@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from puzlm import bench, bench_growth, bench_service
+from puzlm import bench, bench_growth, bench_library, bench_service
 from puzlm.bench_requests import bad_requests
 from puzlm.errors import PuzlmError
 
@@ -23,7 +23,7 @@ def test_tokenise_agrees_with_scikit_learn():
     pytest.importorskip("sklearn")
     lines: list[str] = []
     # 48 px: patches of 432 numbers, d > 128 so that the pruned search is the one that runs
-    found = bench.tokenise(lines.append, 5, 1, vocab_size=64, pca_dim=160, piece_size=48)
+    found = bench_library.tokenise(lines.append, 5, 1, vocab_size=64, pca_dim=160, piece_size=48)
     assert found["same_symbols"] > 0.999 and found["same_or_nearer"] > 0.999
     assert found["puzzles_per_second"] > 0
     check_ratio(found["against_puzzle_by_puzzle"])
@@ -35,13 +35,13 @@ def test_tokenise_agrees_with_scikit_learn():
 def test_tokenise_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.decomposition", None)
     lines: list[str] = []
-    assert "skipped" in bench.tokenise(lines.append, 5, 1)
+    assert "skipped" in bench_library.tokenise(lines.append, 5, 1)
     assert len(lines) == 1 and "pip install scikit-learn" in lines[0]
 
 
 def test_greedy_agrees_with_generate():
     lines: list[str] = []
-    found = bench.decode_greedy(lines.append, (1, 2), 1)
+    found = bench_library.decode_greedy(lines.append, (1, 2), 1)
     for batch in ("batch_1", "batch_2"):
         assert found[batch]["same_answers"] == 1.0
         check_ratio(found[batch]["against_generate"])
@@ -97,7 +97,7 @@ def test_launch_measures_the_child_alone():
 
 def test_importing_bench_is_light():
     """`puzlm bench` decides what to import; torch and scikit-learn come with the parts."""
-    code = "import sys, puzlm.bench; print(sorted({'torch', 'sklearn'} & set(sys.modules)))"
+    code = "import sys, puzlm.bench_library; print(sorted({'torch', 'sklearn'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
