@@ -163,10 +163,10 @@ def bad_requests() -> list[Asked]:
     ]
 
 
-def zipped(entries: Mapping[str, bytes]) -> bytes:
+def zipped(entries: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     """A zip file in memory."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w", method) as archive:
         for name, data in entries.items():
             archive.writestr(name, data)
     return buffer.getvalue()
