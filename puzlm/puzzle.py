@@ -269,9 +269,9 @@ def with_holes(image: Image.Image) -> Pixels:
     return np.asarray(image.convert("RGBA")) if clear else to_rgb(image)
 
 
-def _natural(name: str) -> list[Any]:
+def natural(name: str) -> list[Any]:
     """Sort key that puts piece_2 before piece_10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _load_folder(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzle:
@@ -296,7 +296,7 @@ def _load_folder(folder: Path, grid: Grid | int | str | None, incomplete: bool) 
             raise PuzzleError(f"{folder}: was cut as {known[0]}x{known[1]}, not {grid}")
     else:
         files = [p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES]
-        names = sorted((p.name for p in files), key=_natural)
+        names = sorted((p.name for p in files), key=natural)
         if not names:
             raise PuzzleError(f"{folder}: holds no piece files")
         truth = None
