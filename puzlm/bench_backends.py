@@ -10,20 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from puzlm import checkpoints
-from puzlm.bench import (
-    SAMPLES,
-    Record,
-    Report,
-    _launch,
-    _puzzles,
-    _race,
-    _ratio,
-    _said,
-    _shuffled,
-    _skip,
-    _spread,
-)
+from puzlm import bench, checkpoints
+from puzlm.bench import Record, Report
 from puzlm.errors import PuzlmError
 from puzlm.images import read_image, write_image
 from puzlm.solver import Solver
@@ -51,38 +39,40 @@ def backends(report: Report, cold: int, repeats: int) -> Record:
                     small, solver=solver, backend="onnx"
                 )
         except (ImportError, PuzlmError, TypeError) as error:
-            return _skip(report, "backends", str(error))
+            return bench.skip(report, "backends", str(error))
         picture = Path(scratch, "shuffled.png")
-        write_image(picture, _shuffled(read_image(SAMPLES / "china.jpg")))
+        write_image(picture, bench.shuffled(read_image(bench.SAMPLES / "china.jpg")))
         starts: dict[str, list[tuple[float, float | None]]] = {"torch": [], "onnx": []}
         for _ in range(cold):
             for name in starts:
                 command = [sys.executable, "-c", code, str(folder), name, str(picture)]
-                starts[name].append(_launch(command))
-        times = {name: _spread([seconds for seconds, _ in runs]) for name, runs in starts.items()}
+                starts[name].append(bench.launch(command))
+        times = {
+            name: bench.spread([seconds for seconds, _ in runs]) for name, runs in starts.items()
+        }
         record["cold_seconds"] = times
         record["cold_peak_mb"] = {
             name: max((peak for _, peak in runs if peak is not None), default=None)
             for name, runs in starts.items()
         }
-        record["cold"] = _ratio(times, "torch", "onnx", 4.0)
+        record["cold"] = bench.ratio(times, "torch", "onnx", 4.0)
         report(f"backends   cold: torch {times['torch']['median']:.2f} s, "
-               f"onnx {times['onnx']['median']:.2f} s, {_said(record['cold'])} torch"
+               f"onnx {times['onnx']['median']:.2f} s, {bench.said(record['cold'])} torch"
                )  # fmt: skip
-        puzzle = _puzzles(1)[0]
+        puzzle = bench.puzzles(1)[0]
         for solver in ("auto", "seq2seq"):
             works = {
                 name: partial(engines[solver, name].solve, puzzle) for name in (*starts, "int8")
             }
-            times, answers = _race(works, repeats)
+            times, answers = bench.race(works, repeats)
             record[f"warm_{solver}_seconds"] = times
-            record[f"warm_{solver}"] = _ratio(times, "torch", "onnx", 2.0)
-            record[f"warm_{solver}_int8"] = _ratio(times, "torch", "int8", None)
+            record[f"warm_{solver}"] = bench.ratio(times, "torch", "onnx", 2.0)
+            record[f"warm_{solver}_int8"] = bench.ratio(times, "torch", "int8", None)
             found = [answers[name].positions for name in starts]
             record[f"same_{solver}"] = bool(np.array_equal(*found))
             report(f"           warm {solver}: torch {1e3 * times['torch']['median']:.0f} ms, "
                    f"onnx {1e3 * times['onnx']['median']:.0f} ms, "
-                   f"{_said(record[f'warm_{solver}'])} torch, "
+                   f"{bench.said(record[f'warm_{solver}'])} torch, "
                    f"answers {'equal' if record[f'same_{solver}'] else 'DIFFER'}")  # fmt: skip
             report(f"           with an int8 encoder {1e3 * times['int8']['median']:.0f} ms, "
                    f"{record[f'warm_{solver}_int8']['median']}x the speed of torch")  # fmt: skip

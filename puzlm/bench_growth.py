@@ -38,11 +38,11 @@ def growth(report: bench.Report, repeats: int, grids: Sequence[int] = GRIDS) -> 
     seconds: dict[str, dict[str, Any]] = {}
     for name, puzzle in puzzles.items():
         # Stages take turns, so that a busy moment of the machine does not fall on one of them.
-        seconds[name] = bench._race(_stages(puzzle, tokenizer, reader, sides), repeats)[0]
+        seconds[name] = bench.race(_stages(puzzle, tokenizer, reader, sides), repeats)[0]
     # Of the fastest runs, which other work on the machine disturbs least. Not of the search: for
     # large grids it is another one, and a line through both says nothing.
     exponents = {
-        stage: bench._exponent((len(p.pieces), seconds[name][stage]["min"])
+        stage: bench.exponent((len(p.pieces), seconds[name][stage]["min"])
                                for name, p in puzzles.items())
         for stage in STAGES if stage != "search"
     }  # fmt: skip

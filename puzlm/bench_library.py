@@ -16,23 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from puzlm import checkpoints
-from puzlm.bench import (
-    SAMPLES,
-    Record,
-    Report,
-    _crops,
-    _exponent,
-    _launch,
-    _puzzles,
-    _race,
-    _ratio,
-    _said,
-    _shuffled,
-    _skip,
-    _spread,
-    begin,
-)
+from puzlm import bench, checkpoints
+from puzlm.bench import Record, Report
 from puzlm.bench_backends import backends
 from puzlm.bench_growth import growth
 from puzlm.decoding import decode
@@ -50,7 +35,7 @@ FIT_PATCHES = 8  # patches a symbol is learned from
 
 def run(*, quick: bool, training: bool, report: Report) -> Record:
     """Measure everything, or the stages of a training step; `quick` only sees that it runs."""
-    found = begin(quick, report)
+    found = bench.begin(quick, report)
     if training:
         return {**found, "training": training_stages(report, quick)}
     if quick:
@@ -84,7 +69,7 @@ def tokenise(
         decomposition = importlib.import_module("sklearn.decomposition")
         cluster = importlib.import_module("sklearn.cluster")
     except ImportError:
-        return _skip(report, "tokenise", "needs scikit-learn: pip install scikit-learn")
+        return bench.skip(report, "tokenise", "needs scikit-learn: pip install scikit-learn")
     s = TokenizerSettings(**changes)
     tokenizer = _fit(s)
     book: Any = tokenizer.codebooks_[0]
@@ -99,7 +84,9 @@ def tokenise(
 
     side, B, p = s.side, s.granularity, s.patch_side
     border = walk(B)
-    pieces = np.concatenate([Puzzle.from_image(c, 3).pieces for c in _crops(puzzles, 3 * side, 1)])
+    pieces = np.concatenate(
+        [Puzzle.from_image(c, 3).pieces for c in bench.crops(puzzles, 3 * side, 1)]
+    )
     each = 9  # pieces of a puzzle
 
     def ours() -> NDArray[np.int64]:
@@ -118,7 +105,7 @@ def tokenise(
     def one_by_one() -> NDArray[Any]:
         return np.concatenate([theirs(pieces[i : i + each]) for i in range(0, len(pieces), each)])
 
-    times, answers = _race(
+    times, answers = bench.race(
         {"ours": ours, "one by one": one_by_one, "whole": lambda: theirs(pieces)}, repeats
     )
     symbols = answers["ours"].ravel()
@@ -129,19 +116,21 @@ def tokenise(
     x = vectors(pieces[where]).reshape(-1, len(border), p * p * 3)[np.arange(len(where)), which]
     x = (x.astype(np.float64) - book.mean) @ book.components.T
     far = [((x - book.centroids[k[differ]]) ** 2).sum(1) for k in (symbols, answers["whole"])]
+    bars = (5.0, 1.0) if judge else (None, None)
     record: Record = {
         "puzzles": puzzles, "vocab_size": s.vocab_size, "pca_dim": s.pca_dim, "piece_size": side,
         "seconds": times, "puzzles_per_second": round(puzzles / times["ours"]["median"], 1),
         "same_symbols": min(same), "differ": len(differ),
         "same_or_nearer": 1.0 - float((far[0] > far[1]).sum()) / len(symbols),
-        "against_puzzle_by_puzzle": _ratio(times, "one by one", "ours", 5.0 if judge else None),
-        "against_whole_batch": _ratio(times, "whole", "ours", 1.0 if judge else None),
+        "against_puzzle_by_puzzle": bench.ratio(times, "one by one", "ours", bars[0]),
+        "against_whole_batch": bench.ratio(times, "whole", "ours", bars[1]),
     }  # fmt: skip
     report(f"tokenise   {puzzles} puzzles, k={s.vocab_size}, d={s.pca_dim}: "
            f"{record['puzzles_per_second']} puzzles/s; {record['same_symbols']:.3%} same symbols, "
            f"{record['same_or_nearer']:.3%} same or nearer")  # fmt: skip
-    report(f"           {_said(record['against_puzzle_by_puzzle'])} scikit-learn puzzle by puzzle")
-    report(f"           {_said(record['against_whole_batch'])} scikit-learn on the whole batch")
+    for key, what in (("against_puzzle_by_puzzle", "puzzle by puzzle"),
+                      ("against_whole_batch", "on the whole batch")):  # fmt: skip
+        report(f"           {bench.said(record[key])} scikit-learn {what}")
     return record
 
 
@@ -155,7 +144,7 @@ def decode_greedy(report: Report, batches: Sequence[int], repeats: int) -> Recor
     tokenizer, model = PieceTokenizer.from_pretrained(folder), Seq2Seq.from_pretrained(folder)
     model.net.generation_config.eos_token_id = None  # as many tokens as there are pieces
     reader, first = TorchReader(model), tokenizer.cell_token_id(0)
-    text = tokenizer(_puzzles(max(batches)))
+    text = tokenizer(bench.puzzles(max(batches)))
     record: Record = {"model": folder.name}
     for batch in batches:
         ids, mask = text["input_ids"][:batch], text["attention_mask"][:batch]
@@ -173,15 +162,15 @@ def decode_greedy(report: Report, batches: Sequence[int], repeats: int) -> Recor
             cells = tokens[:, 1:].numpy() - first
             return np.where((cells >= 0) & (cells < 9), cells, -1)
 
-        times, answers = _race({"ours": ours, "generate": theirs}, repeats)
+        times, answers = bench.race({"ours": ours, "generate": theirs}, repeats)
         found: Record = {
             "seconds": times,
             "same_answers": float((answers["ours"] == answers["generate"]).mean()),
-            "against_generate": _ratio(times, "generate", "ours", 1.0),
+            "against_generate": bench.ratio(times, "generate", "ours", 1.0),
         }
         record[f"batch_{batch}"] = found
         report(f"decode     batch {batch}: {1e3 * times['ours']['median']:.1f} ms, "
-               f"{_said(found['against_generate'])} generate(), "
+               f"{bench.said(found['against_generate'])} generate(), "
                f"{found['same_answers']:.2%} same cells")  # fmt: skip
     return record
 
@@ -189,7 +178,7 @@ def decode_greedy(report: Report, batches: Sequence[int], repeats: int) -> Recor
 def memory(report: Report, counts: tuple[int, int]) -> Record:
     """Peak memory of tokenising a small and a large folder, each in a process of its own."""
     blobs = []
-    for crop in _crops(256, 96, 2):
+    for crop in bench.crops(256, 96, 2):
         buffer = io.BytesIO()
         Image.fromarray(crop).save(buffer, "JPEG")
         blobs.append(buffer.getvalue())
@@ -207,7 +196,7 @@ def memory(report: Report, counts: tuple[int, int]) -> Record:
             for number in range(count):
                 (folder / f"{number:06d}.jpg").write_bytes(blobs[number % len(blobs)])
             arguments = [str(checkpoints.find()), str(folder), f"{scratch}/{count}.npy"]
-            peaks[count] = _launch([sys.executable, "-c", code, *arguments])[1]
+            peaks[count] = bench.launch([sys.executable, "-c", code, *arguments])[1]
     small, large = peaks[counts[0]], peaks[counts[1]]
     ratio = round(large / small, 3) if small and large else None
     report(f"memory     peak {small} MB for {counts[0]} images, {large} MB for {counts[1]}: "
@@ -217,16 +206,16 @@ def memory(report: Report, counts: tuple[int, int]) -> Record:
 
 def solve_cost(report: Report, cold: int, repeats: int) -> Record:
     """What one answer costs: cold, warm, in batches, in memory, and over growing grids."""
-    puzzles, record = _puzzles(TOGETHER), Record()
+    puzzles, record = bench.puzzles(TOGETHER), Record()
     with tempfile.TemporaryDirectory() as scratch:
         picture, answer = Path(scratch, "shuffled.png"), Path(scratch, "solved.png")
-        write_image(picture, _shuffled(read_image(SAMPLES / "china.jpg")))
+        write_image(picture, bench.shuffled(read_image(bench.SAMPLES / "china.jpg")))
         command = [sys.executable, "-m", "puzlm.cli", "solve", str(picture), "--grid", "3",
                    "-o", str(answer)]  # fmt: skip
-        runs = [_launch(command) for _ in range(cold)]
+        runs = [bench.launch(command) for _ in range(cold)]
         if not answer.is_file():
             raise PuzlmError(f"bench: {answer} was not written")
-    record["cold_seconds"] = _spread([seconds for seconds, _ in runs])
+    record["cold_seconds"] = bench.spread([seconds for seconds, _ in runs])
     record["cold_peak_mb"] = max((peak for _, peak in runs if peak is not None), default=None)
     record["cold_aim_seconds"], record["warm_aim_seconds"] = 5.0, 0.1
     report(f"solve      cold, command to picture: {record['cold_seconds']['median']:.2f} s "
@@ -237,7 +226,7 @@ def solve_cost(report: Report, cold: int, repeats: int) -> Record:
     for name, some in (("warm_seconds", puzzles[:1]), ("batch_64_seconds", puzzles)):
         count = repeats if len(some) == 1 else max(1, repeats // 5)
         works = {k: partial(engine.solve_many, some) for k, engine in engines.items()}
-        record[name] = _race(works, count)[0]
+        record[name] = bench.race(works, count)[0]
     record["batch_64_puzzles_per_second"] = {
         k: round(len(puzzles) / t["median"], 1) for k, t in record["batch_64_seconds"].items()
     }
@@ -247,19 +236,19 @@ def solve_cost(report: Report, cold: int, repeats: int) -> Record:
                f"{record['batch_64_puzzles_per_second'][name]} puzzles/s at batch 64"
                )  # fmt: skip
 
-    photo = read_image(SAMPLES / "china.jpg")
+    photo = read_image(bench.SAMPLES / "china.jpg")
     cuts = {f"{g}x{g}": Puzzle.from_image(photo, g) for g in GRIDS}
     solves = {k: partial(engines["auto"].solve, puzzle) for k, puzzle in cuts.items()}
-    times, answers = _race(solves, max(1, repeats // 3))
+    times, answers = bench.race(solves, max(1, repeats // 3))
     # One photo cut ever finer: more pieces are smaller pieces, as for a person with one photo.
     points = {k: (len(cuts[k].pieces), times[k]["median"]) for k in cuts}
-    exponent = _exponent(points.values())
+    exponent = bench.exponent(points.values())
     # `auto` reads with the encoder-decoder only the grids it was trained for, which costs far more
     # than the rest; a line through both kinds says little, so the other kind has its own.
     by: dict[str, list[tuple[int, float]]] = {}
     for k in cuts:
         by.setdefault(answers[k].solver, []).append(points[k])
-    record["exponent_by_solver"] = {k: _exponent(v) for k, v in by.items() if len(v) > 1}
+    record["exponent_by_solver"] = {k: bench.exponent(v) for k, v in by.items() if len(v) > 1}
     record["grids"] = {k: {**times[k], "solved_by": answers[k].solver} for k in cuts}
     record["exponent"] = exponent
     shown = ", ".join(f"{k} {1e3 * t['median']:.0f} ms" for k, t in times.items())
@@ -305,7 +294,7 @@ def _fit(s: TokenizerSettings) -> PieceTokenizer:
     Better centroids would be shorter in the trailing dimensions, which only helps our pruning.
     """
     need = FIT_PATCHES * s.vocab_size
-    crops = _crops(-(-need // (9 * s.border_length)), 3 * s.side, 4)
+    crops = bench.crops(-(-need // (9 * s.border_length)), 3 * s.side, 4)
     return PieceTokenizer(s).fit(crops, grid=3, max_iter=2)
 
 

@@ -51,7 +51,7 @@ def test_greedy_agrees_with_generate():
 
 def test_race_takes_turns():
     seen: list[str] = []
-    times, answers = bench._race(
+    times, answers = bench.race(
         {"a": lambda: seen.append("a") or 1, "b": lambda: seen.append("b") or 2}, 2
     )
     assert seen == ["a", "b"] * 3  # the first round warms up
@@ -64,14 +64,14 @@ def test_race_takes_turns():
     [((3.0, 3.1, 3.2), "met"), ((0.5, 0.6, 0.7), "missed"), ((0.8, 1.0, 1.2), "within noise")],
 )
 def test_a_bar_is_judged_outside_the_noise_only(slow, verdict):
-    times = {"slow": bench._spread(slow), "fast": bench._spread((1.0, 1.0, 1.0))}
-    ratio = bench._ratio(times, "slow", "fast", 1.0)
+    times = {"slow": bench.spread(slow), "fast": bench.spread((1.0, 1.0, 1.0))}
+    ratio = bench.ratio(times, "slow", "fast", 1.0)
     assert ratio["verdict"] == verdict and ratio["median"] == slow[1]
-    assert bench._ratio(times, "slow", "fast", None)["verdict"] == "not judged"
+    assert bench.ratio(times, "slow", "fast", None)["verdict"] == "not judged"
 
 
 def test_exponent():
-    assert bench._exponent([(n, 0.01 * n**1.5) for n in (4, 9, 25, 64)]) == 1.5
+    assert bench.exponent([(n, 0.01 * n**1.5) for n in (4, 9, 25, 64)]) == 1.5
 
 
 def test_growth_times_every_stage_on_every_grid():
@@ -88,11 +88,11 @@ def test_growth_times_every_stage_on_every_grid():
 def test_launch_measures_the_child_alone():
     """A large parent must not show in the child's peak, and a failure names its reason."""
     ballast = np.ones(40_000_000)  # 320 MB here
-    seconds, peak = bench._launch([sys.executable, "-S", "-c", "pass"])
+    seconds, peak = bench.launch([sys.executable, "-S", "-c", "pass"])
     assert seconds > 0 and ballast[-1] == 1
     assert peak is None or 1 < peak < 200
     with pytest.raises(PuzlmError, match="no such thing"):
-        bench._launch([sys.executable, "-S", "-c", "raise SystemExit('no such thing')"])
+        bench.launch([sys.executable, "-S", "-c", "raise SystemExit('no such thing')"])
 
 
 def test_importing_bench_is_light():
