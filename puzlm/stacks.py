@@ -3,6 +3,7 @@
 They exist to be measured against the encoder-decoder. Layers are BART's (normalised after each
 block, GELU, learned positions, output tied to the embeddings), their number and width chosen so
 that a stack has as many weights as the encoder and decoder it replaces. Token ids in, logits out.
+`Network` is what they and the LSTM and GRU of backbones.py have in common.
 """
 
 from __future__ import annotations
