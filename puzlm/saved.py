@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from puzlm.errors import ModelError
+import numpy as np
+from numpy.typing import NDArray
+
+from puzlm.errors import ModelError, SettingsError, nearest
 from puzlm.images import write_bytes
-from puzlm.tokenizer import read_json, read_safetensors, settings_from
 
 if TYPE_CHECKING:
     import torch
 
     Model = TypeVar("Model", bound=torch.nn.Module)
+
+DTYPES = {"F16": np.float16, "F32": np.float32, "F64": np.float64, "I64": np.int64, "U8": np.uint8}
 
 
 def save(
@@ -62,3 +66,58 @@ def read_settings(kind: type[Any], path: Path) -> Any:
     record.pop("version", None)
     record = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
     return settings_from(kind, record, str(path.parent))
+
+
+def settings_from(kind: type[Any], record: dict[str, Any], where: str) -> Any:
+    """Build a settings dataclass from a record; an unknown key names the nearest known one."""
+    known = [f.name for f in fields(kind)]
+    for key in record:
+        if key not in known:
+            raise SettingsError(f"{where}: unknown setting '{key}'; {nearest(key, known)}")
+    try:
+        return kind(**record)
+    except TypeError as error:
+        raise SettingsError(f"{where}: {error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a settings file, or say what is wrong with it."""
+    try:
+        record = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ModelError(f"{path.parent}: {path.name} is missing") from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: damaged ({error})") from error
+    if not isinstance(record, dict):
+        raise ModelError(f"{path}: damaged (no settings in it)")
+    return record
+
+
+def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
+    """Read tensors from a safetensors file; anything else (a pickle, say) is refused.
+
+    The format is a length, a JSON header and plain bytes: read here with numpy, so that solving
+    needs no further package, and nothing in the file can be executed.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ModelError(f"{path.parent}: {path.name} is missing") from error
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        size = int.from_bytes(data[:8], "little")
+        if size > len(data) - 8:
+            raise ValueError("no header")
+        header, body = json.loads(data[8 : 8 + size]), memoryview(data)[8 + size :]
+        header.pop("__metadata__", None)
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, entry in header.items():
+            start, end = entry["data_offsets"]
+            if not 0 <= start <= end <= len(body):
+                raise ValueError(f"{name} lies outside the file")
+            array = np.frombuffer(body[start:end], DTYPES[entry["dtype"]])
+            arrays[name] = array.reshape(entry["shape"]).copy()
+        return arrays
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{path}: not a readable safetensors file ({error})") from error

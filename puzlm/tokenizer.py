@@ -13,108 +13,32 @@ two libraries spell alike.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.errors import ModelError, SettingsError, nearest
+from puzlm.arrays import concatenate, take_along, where
+from puzlm.errors import ModelError, SettingsError
 from puzlm.images import Pixels, write_bytes
 from puzlm.kmeans import Array, Codebook
-from puzlm.puzzle import HOLE, Grid, Puzzle, cut, parse_grid
+from puzlm.patches import cut_patches, draw_patches, resized, side_symbols, walk
+from puzlm.puzzle import Grid, Puzzle, cut, parse_grid
+from puzlm.saved import read_json, read_safetensors, settings_from
+from puzlm.tokenizer_settings import TokenizerSettings
+
+# The tokenizer's door: what others need of its parts (settings, patches, files) is here, too.
+__all__ = [
+    "BOS", "EOS", "FIRST_SYMBOL", "PAD", "SEP", "PieceTokenizer", "TokenizerSettings",
+    "lexicographic_order", "read_json", "read_safetensors", "resized", "settings_from",
+    "side_symbols", "walk",
+]  # fmt: skip
 
 GROUP = 36  # pieces encoded at a time: what a few puzzles need stays in the cache
 PAD, BOS, EOS, SEP, FIRST_SYMBOL = 0, 1, 2, 3, 4
-
-
-@dataclass(frozen=True)
-class TokenizerSettings:
-    """Every design choice of the tokenizer; the defaults are the paper's."""
-
-    granularity: int = 4
-    """B: patches (or strips) along one side of a piece."""
-    pca_dim: int | None = 1024
-    """d: dimensions kept by the PCA; None (0 in a recipe) leaves the PCA out."""
-    vocab_size: int = 4096
-    """k: centroids of each codebook."""
-    piece_size: int = 96
-    """Pieces of any size are resized to this many pixels a side first."""
-    patch: str = "square"
-    """'square', 'strip:4' (border strips 4 px deep, B a side), and further symbols a border
-    position after a plus sign: 'strip:4+residual' (what the first centroid left over),
-    'strip:4+strip:16' (the same place seen deeper)."""
-    border: bool = True
-    """Keep the border patches only; False keeps all B x B."""
-    lexicographic: bool = True
-    """Sort the super-tokens; False keeps the input order."""
-    clockwise: bool = True
-    """Walk the border clockwise from the top left; False reads it in raster order."""
-    separator: bool = True
-    """Put [SEP] between super-tokens."""
-    max_cells: int = 25
-    """Largest number of cells a puzzle may have."""
-
-    def __post_init__(self) -> None:
-        check = SettingsError
-        if not 1 <= self.granularity <= 8:
-            raise check(f"granularity {self.granularity}: must be 1 to 8")
-        if self.pca_dim is not None and self.pca_dim < 1:
-            raise check(f"pca_dim {self.pca_dim}: must be at least 1, or None for no PCA")
-        if self.vocab_size < 2:
-            raise check(f"vocab_size {self.vocab_size}: must be at least 2")
-        if self.piece_size < self.granularity:
-            raise check(f"piece_size {self.piece_size}: smaller than the granularity")
-        if self.max_cells < 2:
-            raise check(f"max_cells {self.max_cells}: must be at least 2")
-        for number, term in enumerate(self.terms):
-            match = re.fullmatch(r"strip:(\d+)", term)
-            if match and not 1 <= int(match[1]) <= self.side:
-                raise check(f"patch '{term}': depth must be 1 to {self.side}")
-            if not match and term != ("square" if number == 0 else "residual"):
-                raise check(
-                    f"patch '{self.patch}': use 'square' or 'strip:DEPTH', then '+residual' or "
-                    "'+strip:DEPTH'"
-                )
-            if match and number and self.terms[0] == "square":
-                raise check(f"patch '{self.patch}': strips cannot follow squares")
-        if self.strips and not self.border:
-            raise check("border=False: strips lie on the border only; use patch='square'")
-
-    @property
-    def terms(self) -> list[str]:
-        """The symbols of one border position, first to last."""
-        return self.patch.split("+")
-
-    @property
-    def strips(self) -> bool:
-        """Whether symbols come from border strips."""
-        return self.terms[0] != "square"
-
-    @property
-    def patch_side(self) -> int:
-        """Pixels of a patch along the side."""
-        return max(1, round(self.piece_size / self.granularity))
-
-    @property
-    def side(self) -> int:
-        """Canonical piece size: piece_size, rounded to a multiple of the granularity."""
-        return self.granularity * self.patch_side
-
-    @property
-    def border_length(self) -> int:
-        """b: positions of a super-token."""
-        if self.strips:
-            return 4 * self.granularity
-        return max(1, 4 * self.granularity - 4) if self.border else self.granularity**2
-
-    @property
-    def codes(self) -> int:
-        """Symbols of all codebooks together."""
-        return self.vocab_size * len(self.terms)
 
 
 class PieceTokenizer:
@@ -165,21 +89,7 @@ class PieceTokenizer:
 
     def patches(self, x: Array, term: str) -> Array:
         """Border patches of canonical pieces x (n, side, side, 3): (n, b, D), in walking order."""
-        s, B = self.settings, self.settings.granularity
-        if term == "square":
-            grid = x.reshape(len(x), B, s.patch_side, B, s.patch_side, 3).swapaxes(2, 3)
-            flat = grid.reshape(len(x), B * B, s.patch_side**2 * 3)
-            return _pick(flat, walk(B, s.border, s.clockwise), getattr(self, "walk_", None))
-        depth = int(term.split(":")[1])
-        # First axis along the side in raster direction, second from the border inwards: two sides
-        # that touch show the same picture.
-        top, bottom = x[:, :depth].swapaxes(1, 2), _flip(x[:, -depth:], 1).swapaxes(1, 2)
-        left, right = x[:, :, :depth], _flip(x[:, :, -depth:], 2)
-        shape = (len(x), B, s.patch_side * depth * 3)
-        top, right, bottom, left = (a.reshape(shape) for a in (top, right, bottom, left))
-        if s.clockwise:
-            return _concatenate([top, right, _flip(bottom, 1), _flip(left, 1)], 1)
-        return _concatenate([top, left, right, bottom], 1)
+        return cut_patches(x, self.settings, term, getattr(self, "walk_", None))
 
     def encode_canonical(self, x: Array) -> Array:
         """Symbols (n, b, symbols a position) of canonical pieces (n, side, side, 3)."""
@@ -196,7 +106,7 @@ class PieceTokenizer:
             if terms[number + 1 : number + 2] == ["residual"]:
                 rest = book.project(vectors) - book.centroids[columns[-1]]
         b = self.settings.border_length
-        return _concatenate([c.reshape(-1, b, 1) for c in columns], 2)
+        return concatenate([c.reshape(-1, b, 1) for c in columns], 2)
 
     def encode(self, pieces: Array) -> Array:
         """Symbols (n, b, symbols a position) of pieces (n, height, width, 3) of any size."""
@@ -219,18 +129,18 @@ class PieceTokenizer:
         columns = [symbols[..., f] + (FIRST_SYMBOL + f * s.vocab_size) for f in range(count)]
         if present is not None:
             gone = ~present[:, :, None]
-            columns = [_where(gone, self.mask_token_id if f == 0 else PAD, column)
+            columns = [where(gone, self.mask_token_id if f == 0 else PAD, column)
                        for f, column in enumerate(columns)]  # fmt: skip
         keys = columns if s.lexicographic else [columns[0][..., :1] * 0]
         if present is not None and not s.lexicographic:
-            keys = [_where(gone, 1, keys[0])]
-        order = lexicographic_order(_concatenate(keys, 2))
-        ids = _concatenate([c[..., None] for c in columns], 3)
-        ids = _take_along(ids, order[:, :, None, None], 1)
+            keys = [where(gone, 1, keys[0])]
+        order = lexicographic_order(concatenate(keys, 2))
+        ids = concatenate([c[..., None] for c in columns], 3)
+        ids = take_along(ids, order[:, :, None, None], 1)
         if s.separator:
             sep = ids[:, :, :1] * 0
             sep[..., 0] += SEP
-            ids = _concatenate([ids, sep], 2)
+            ids = concatenate([ids, sep], 2)
         ids = ids.reshape(len(ids), -1, count)
         if s.separator:
             ids = ids[:, :-1]
@@ -397,29 +307,11 @@ class PieceTokenizer:
 
     def picture(self, super_token: NDArray[np.int64], symbol: int = 0) -> Pixels:
         """Draw what a super-token (b, F) says: every centroid patch at its place in the piece."""
-        s, B = self.settings, self.settings.granularity
-        canvas = np.full((s.side, s.side, 3), HOLE, np.float32)
-        vectors = self._fitted()[symbol].vectors()[super_token[:, symbol]]
-        if s.terms[symbol] == "residual":
+        term = self.settings.terms[symbol]
+        if term == "residual":
             raise SettingsError("a residual symbol has no picture of its own; draw symbol 0")
-        if s.terms[symbol] == "square":
-            for where, vector in zip(walk(B, s.border, s.clockwise), vectors, strict=True):
-                top, left = where // B * s.patch_side, where % B * s.patch_side
-                patch = vector.reshape(s.patch_side, s.patch_side, 3)
-                canvas[top : top + s.patch_side, left : left + s.patch_side] = patch
-        else:
-            depth = int(s.terms[symbol].split(":")[1])
-            strips = vectors.reshape(4, B, s.patch_side, depth, 3)
-            if s.clockwise:
-                top_, right, bottom, left_ = strips[0], strips[1], strips[2][::-1], strips[3][::-1]
-            else:
-                top_, left_, right, bottom = strips
-            shape = (s.side, depth, 3)
-            canvas[:depth] = top_.reshape(shape).swapaxes(0, 1)
-            canvas[::-1][:depth] = bottom.reshape(shape).swapaxes(0, 1)
-            canvas[:, :depth] = left_.reshape(shape)
-            canvas[:, ::-1][:, :depth] = right.reshape(shape)
-        return np.clip(np.rint(canvas), 0, 255).astype(np.uint8)
+        vectors = self._fitted()[symbol].vectors()[super_token[:, symbol]]
+        return draw_patches(vectors, self.settings, term)
 
     # ---- files ------------------------------------------------------------------------------
 
@@ -461,45 +353,6 @@ class PieceTokenizer:
         return tokenizer
 
 
-def walk(B: int, border: bool = True, clockwise: bool = True) -> list[int]:
-    """Patch indices of a super-token in walking order, as raster cells of the B x B patches.
-
-    >>> walk(4)
-    [0, 1, 2, 3, 7, 11, 15, 14, 13, 12, 8, 4]
-    """
-    if not border or B == 1:
-        return list(range(B * B))
-    if not clockwise:
-        return [c for c in range(B * B) if c // B in (0, B - 1) or c % B in (0, B - 1)]
-    top, right = list(range(B)), [row * B + B - 1 for row in range(1, B)]
-    bottom = [B * (B - 1) + column for column in range(B - 2, -1, -1)]
-    return top + right + bottom + [row * B for row in range(B - 2, 0, -1)]
-
-
-def side_symbols(symbols: Any, tokenizer: PieceTokenizer) -> Any:
-    """Split super-tokens (..., b, F) into sides (..., 4, B, F): top, right, bottom, left.
-
-    Every side is read in raster direction, so that two touching sides are read the same way.
-    Corner squares belong to both of their sides.
-    """
-    s, B = tokenizer.settings, tokenizer.settings.granularity
-    if not s.border or B == 1:
-        raise SettingsError("the side model needs border symbols and a granularity of at least 2")
-    if s.strips and s.clockwise:
-        index = [range(B), range(B, 2 * B), range(3 * B - 1, 2 * B - 1, -1),
-                 range(4 * B - 1, 3 * B - 1, -1)]  # fmt: skip
-    elif s.strips:
-        index = [range(B), range(2 * B, 3 * B), range(3 * B, 4 * B), range(B, 2 * B)]
-    else:
-        place = {cell: spot for spot, cell in enumerate(walk(B, True, s.clockwise))}
-        cells = [[(0, i) for i in range(B)], [(i, B - 1) for i in range(B)],
-                 [(B - 1, i) for i in range(B)], [(i, 0) for i in range(B)]]  # fmt: skip
-        index = [[place[r * B + c] for r, c in side] for side in cells]  # type: ignore[misc]
-    flat = [i for side in index for i in side]
-    picked = symbols[..., flat, :]
-    return picked.reshape(*picked.shape[:-2], 4, B, picked.shape[-1])
-
-
 def lexicographic_order(words: Array) -> Array:
     """Order (batch, n) that sorts words (batch, n, length) of ids below 65536; ties keep order.
 
@@ -516,130 +369,3 @@ def lexicographic_order(words: Array) -> Array:
         first, second = key[:, :, None], key[:, None, :]
         before = (first < second) | ((first == second) & before)
     return before.sum(1).argsort(-1)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a settings file, or say what is wrong with it."""
-    try:
-        record = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise ModelError(f"{path.parent}: {path.name} is missing") from error
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: damaged ({error})") from error
-    if not isinstance(record, dict):
-        raise ModelError(f"{path}: damaged (no settings in it)")
-    return record
-
-
-DTYPES = {"F16": np.float16, "F32": np.float32, "F64": np.float64, "I64": np.int64, "U8": np.uint8}
-
-
-def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Read tensors from a safetensors file; anything else (a pickle, say) is refused.
-
-    The format is a length, a JSON header and plain bytes: read here with numpy, so that solving
-    needs no further package, and nothing in the file can be executed.
-    """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise ModelError(f"{path.parent}: {path.name} is missing") from error
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
-    try:
-        size = int.from_bytes(data[:8], "little")
-        if size > len(data) - 8:
-            raise ValueError("no header")
-        header, body = json.loads(data[8 : 8 + size]), memoryview(data)[8 + size :]
-        header.pop("__metadata__", None)
-        arrays: dict[str, NDArray[Any]] = {}
-        for name, entry in header.items():
-            start, end = entry["data_offsets"]
-            if not 0 <= start <= end <= len(body):
-                raise ValueError(f"{name} lies outside the file")
-            array = np.frombuffer(body[start:end], DTYPES[entry["dtype"]])
-            arrays[name] = array.reshape(entry["shape"]).copy()
-        return arrays
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{path}: not a readable safetensors file ({error})") from error
-
-
-def settings_from(kind: type[Any], record: dict[str, Any], where: str) -> Any:
-    """Build a settings dataclass from a record; an unknown key names the nearest known one."""
-    known = [f.name for f in fields(kind)]
-    for key in record:
-        if key not in known:
-            raise SettingsError(f"{where}: unknown setting '{key}'; {nearest(key, known)}")
-    try:
-        return kind(**record)
-    except TypeError as error:
-        raise SettingsError(f"{where}: {error}") from error
-
-
-def _concatenate(parts: list[Array], axis: int) -> Array:
-    if len(parts) == 1:
-        return parts[0]
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts, axis)
-    import torch
-
-    return torch.cat(parts, axis)
-
-
-def _pick(a: Array, index: list[int], there: Array = None) -> Array:
-    """Columns of axis 1; `there` is the index on the device of a, if it is there."""
-    if isinstance(a, np.ndarray):
-        return a[:, index]
-    import torch
-
-    return a.index_select(1, torch.tensor(index, device=a.device) if there is None else there)
-
-
-def _flip(a: Array, axis: int) -> Array:
-    return np.flip(a, axis) if isinstance(a, np.ndarray) else a.flip(axis)
-
-
-def _take_along(a: Array, index: Array, axis: int) -> Array:
-    if isinstance(a, np.ndarray):
-        return np.take_along_axis(a, index, axis)
-    return a.take_along_dim(index, axis)
-
-
-def _where(condition: Array, value: int, other: Array) -> Array:
-    if isinstance(other, np.ndarray):
-        return np.where(condition, value, other)
-    return other.masked_fill(condition, value)
-
-
-def _apply(matrix: Array, x: Array, axis: int) -> Array:
-    """Multiply `matrix` (new, old) into one axis of x."""
-    if not isinstance(x, np.ndarray):
-        import torch
-
-        matrix = torch.from_numpy(matrix).to(x.device)
-    return (x.swapaxes(axis, 3) @ matrix.T).swapaxes(axis, 3)
-
-
-def resized(pieces: Array, side: int) -> Array:
-    """Resize pieces (n, height, width, 3) to side x side, in whole grey levels."""
-    if pieces.shape[1] == side and pieces.shape[2] == side:
-        return pieces
-    is_numpy = isinstance(pieces, np.ndarray)
-    x = pieces.astype(np.float32) if is_numpy else pieces.float()
-    for axis in (1, 2):
-        if x.shape[axis] != side:
-            x = _apply(_resize_matrix(x.shape[axis], side), x, axis)
-    # Whole levels again: rounding errors of the resize must not decide a symbol.
-    return x.round().astype(np.uint8) if is_numpy else x.round()
-
-
-def _resize_matrix(old: int, new: int) -> NDArray[np.float32]:
-    """Weights (new, old) of a triangle filter, widened when shrinking so that nothing aliases."""
-    scale = old / new
-    width = max(1.0, scale)
-    centre = (np.arange(new) + 0.5) * scale - 0.5
-    weights = np.maximum(0.0, 1.0 - np.abs(np.arange(old)[None] - centre[:, None]) / width)
-    if old == 1:
-        weights[:] = 1.0
-    result: NDArray[np.float32] = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
-    return result

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puzlm.errors import ModelError, SettingsError
+from puzlm.patches import resize_matrix
 from puzlm.puzzle import Puzzle, cut
 from puzlm.tokenizer import (
     PieceTokenizer,
     TokenizerSettings,
-    _resize_matrix,
     lexicographic_order,
     walk,
 )
@@ -147,8 +147,8 @@ def test_pieces_of_any_size_are_resized_first(tokenizer, photo):
         [np.asarray(Image.fromarray(p).resize((32, 32), Image.Resampling.BILINEAR)) for p in big]
     )
     assert (tokenizer.encode(big) == tokenizer.encode(small)).mean() > 0.95
-    assert np.allclose(_resize_matrix(7, 3).sum(1), 1)
-    assert np.array_equal(_resize_matrix(5, 5), np.eye(5, dtype=np.float32))
+    assert np.allclose(resize_matrix(7, 3).sum(1), 1)
+    assert np.array_equal(resize_matrix(5, 5), np.eye(5, dtype=np.float32))
 
 
 def test_torch_and_numpy_read_the_same(tokenizer, crops):

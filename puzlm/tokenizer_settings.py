@@ -1,0 +1,94 @@
+"""Settings of a tokenizer and their checks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from puzlm.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """Every design choice of the tokenizer; the defaults are the paper's."""
+
+    granularity: int = 4
+    """B: patches (or strips) along one side of a piece."""
+    pca_dim: int | None = 1024
+    """d: dimensions kept by the PCA; None (0 in a recipe) leaves the PCA out."""
+    vocab_size: int = 4096
+    """k: centroids of each codebook."""
+    piece_size: int = 96
+    """Pieces of any size are resized to this many pixels a side first."""
+    patch: str = "square"
+    """'square', 'strip:4' (border strips 4 px deep, B a side), and further symbols a border
+    position after a plus sign: 'strip:4+residual' (what the first centroid left over),
+    'strip:4+strip:16' (the same place seen deeper)."""
+    border: bool = True
+    """Keep the border patches only; False keeps all B x B."""
+    lexicographic: bool = True
+    """Sort the super-tokens; False keeps the input order."""
+    clockwise: bool = True
+    """Walk the border clockwise from the top left; False reads it in raster order."""
+    separator: bool = True
+    """Put [SEP] between super-tokens."""
+    max_cells: int = 25
+    """Largest number of cells a puzzle may have."""
+
+    def __post_init__(self) -> None:
+        check = SettingsError
+        if not 1 <= self.granularity <= 8:
+            raise check(f"granularity {self.granularity}: must be 1 to 8")
+        if self.pca_dim is not None and self.pca_dim < 1:
+            raise check(f"pca_dim {self.pca_dim}: must be at least 1, or None for no PCA")
+        if self.vocab_size < 2:
+            raise check(f"vocab_size {self.vocab_size}: must be at least 2")
+        if self.piece_size < self.granularity:
+            raise check(f"piece_size {self.piece_size}: smaller than the granularity")
+        if self.max_cells < 2:
+            raise check(f"max_cells {self.max_cells}: must be at least 2")
+        for number, term in enumerate(self.terms):
+            match = re.fullmatch(r"strip:(\d+)", term)
+            if match and not 1 <= int(match[1]) <= self.side:
+                raise check(f"patch '{term}': depth must be 1 to {self.side}")
+            if not match and term != ("square" if number == 0 else "residual"):
+                raise check(
+                    f"patch '{self.patch}': use 'square' or 'strip:DEPTH', then '+residual' or "
+                    "'+strip:DEPTH'"
+                )
+            if match and number and self.terms[0] == "square":
+                raise check(f"patch '{self.patch}': strips cannot follow squares")
+        if self.strips and not self.border:
+            raise check("border=False: strips lie on the border only; use patch='square'")
+
+    @property
+    def terms(self) -> list[str]:
+        """The symbols of one border position, first to last."""
+        return self.patch.split("+")
+
+    @property
+    def strips(self) -> bool:
+        """Whether symbols come from border strips."""
+        return self.terms[0] != "square"
+
+    @property
+    def patch_side(self) -> int:
+        """Pixels of a patch along the side."""
+        return max(1, round(self.piece_size / self.granularity))
+
+    @property
+    def side(self) -> int:
+        """Canonical piece size: piece_size, rounded to a multiple of the granularity."""
+        return self.granularity * self.patch_side
+
+    @property
+    def border_length(self) -> int:
+        """b: positions of a super-token."""
+        if self.strips:
+            return 4 * self.granularity
+        return max(1, 4 * self.granularity - 4) if self.border else self.granularity**2
+
+    @property
+    def codes(self) -> int:
+        """Symbols of all codebooks together."""
+        return self.vocab_size * len(self.terms)
