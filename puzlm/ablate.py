@@ -86,7 +86,8 @@ class Plan:
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         """Read a plan; every setting of every row is checked before anything runs."""
-        from puzlm.trial import DECODINGS, Kind
+        from puzlm.exam import DECODINGS
+        from puzlm.trial import Kind
 
         path = Path(path)
         try:

@@ -1,15 +1,14 @@
-"""One row of an ablation: a token memory, training against the clock, and the exams.
+"""One row of an ablation: images, a token memory, then training (timed.py) and exams (exam.py).
 
-Every row gets the same training time, so what counts is how much is learned in it. Puzzles are cut
-and tokenised once, before the clock starts, as the paper does: an expensive tokenizer is not
-punished twice, its time is a column of its own. The learning rate follows the elapsed share of the
-time, so that every row ends its schedule. Start-up (building, first kernels) is not counted.
+Puzzles are cut and tokenised once, before the clock starts, as the paper does: an expensive
+tokenizer is not punished twice, its time is a column of its own.
 
 Imports torch, transformers, numpy, Pillow and scipy only: it runs where nothing else is installed.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -21,27 +20,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from puzlm.backbones import Seq2Seq, TorchReader
-from puzlm.corpus import Album, CutSettings, Draw, cut_batch, draw_batch, neighbour_slots
-from puzlm.decoding import METHODS, Decoded, assign, decode
+from puzlm.backbones import Seq2Seq
+from puzlm.corpus import Album, CutSettings, Draw, cut_batch, draw_batch
 from puzlm.errors import SettingsError
-from puzlm.images import Pixels, iter_images
-from puzlm.loop import TrainingError
-from puzlm.metrics import absolute, bootstrap, perfect
+from puzlm.exam import OnDevice, examine
+from puzlm.images import Pixels, iter_images, write_bytes
 from puzlm.puzzle import Puzzle, parse_grid
 from puzlm.settings import Recipe
-from puzlm.tokenizer import FIRST_SYMBOL, PieceTokenizer
+from puzlm.timed import Draws, start_from_sides, start_positions, train_for, wait
+from puzlm.tokenizer import PieceTokenizer
 from puzlm.train import Objective, build_model
-
-WARM_STEPS = 4  # before the clock starts: kernels are chosen, memory is taken
-SYNC_EVERY = 25  # steps between two looks at the loss, which wait for the device
-CURVE_EVERY = 250  # steps between two points of the learning curve
-EXAM_BATCH = 256  # puzzles read at once
-SLOW_DECODINGS = ("beam", "assign", "views-2", "views-8", "fusion", "pixels")
-DECODINGS = ("valid", "greedy", "head", *SLOW_DECODINGS)
 
 
 @dataclass(frozen=True)
@@ -178,277 +168,6 @@ def tokenizer_parameters(tokenizer: PieceTokenizer) -> int:
                for a in (book.mean, book.components, book.centroids) if a is not None)  # fmt: skip
 
 
-class Draws:
-    """Training batches from a library, shuffled before they are sorted.
-
-    Without lexicographic order the input order is what a sentence keeps, so it must say nothing.
-    """
-
-    def __init__(self, library: Library, tokenizer: PieceTokenizer, recipe: Recipe,
-                 device: str) -> None:  # fmt: skip
-        self.tokens, self.tokenizer, self.device = library.tokens, tokenizer, device
-        self.grid, self.t = parse_grid(recipe.cut.grid), recipe.train
-        shape = (self.t.batch, self.tokens.shape[1])
-        self.rows = torch.zeros(shape[0], dtype=torch.int64, device=device)
-        self.cells = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.count = torch.tensor(float(math.prod(shape)), device=device)
-
-    def turn(self, step: int) -> None:
-        """Choose the puzzles of a step, and the order in which their pieces come."""
-        rng = np.random.default_rng((self.t.seed, step))
-        self.rows.copy_(torch.from_numpy(rng.integers(0, len(self.tokens), len(self.rows))))
-        self.cells.copy_(torch.from_numpy(rng.random(tuple(self.cells.shape)).argsort(1)))
-
-    def batch(self) -> dict[str, Tensor]:
-        """Sentences of the chosen puzzles with every answer, as Objective wants them."""
-        symbols = self.tokens[self.rows[:, None], self.cells].long()
-        ids, order = self.tokenizer.sentences(symbols)
-        truth = self.cells.gather(1, order)
-        here = torch.ones_like(truth, dtype=torch.bool)
-        right, below = neighbour_slots(truth, here, self.grid)
-        return {"ids": ids, "order": truth, "present": here, "right": right, "below": below,
-                "count": self.count}  # fmt: skip
-
-
-# ---- training -------------------------------------------------------------------------------
-
-
-def schedule(step: int, share: float, peak: float, warmup: int) -> float:
-    """Linear warm-up in steps, and a cosine over the elapsed share down to a fiftieth."""
-    return peak * min(1.0, (step + 1) / max(1, warmup)) * (
-        0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
-    )  # fmt: skip
-
-
-class Step:
-    """One training step; on a GPU recorded once and then replayed as a whole.
-
-    A small model's step is hundreds of short kernels: launched one by one they leave the card idle
-    most of the time. What cannot be recorded runs kernel by kernel, and its row says so.
-    """
-
-    def __init__(self, objective: Objective, draws: Draws, recipe: Recipe, device: str) -> None:
-        self.objective, self.draws, self.t, self.device = objective, draws, recipe.train, device
-        self.weights = [p for p in objective.parameters() if p.requires_grad]
-        cuda = "cuda" in device
-        self.lr = torch.tensor(self.t.lr, device=device)
-        self.optimiser = torch.optim.AdamW(
-            self.weights, lr=self.lr, betas=(0.9, 0.98), fused=cuda, capturable=cuda,
-            weight_decay=self.t.weight_decay,
-        )  # fmt: skip
-        self.half = torch.autocast("cuda", torch.bfloat16, enabled=cuda and objective.fast is None)
-        self.facts = torch.zeros(3)
-        self.graph: Any = None
-        self._warm_up(cuda)
-
-    def __call__(self, step: int, lr: float) -> Tensor:
-        """Do one step; (cross-entropy, teacher-forced accuracy, head loss) of its batch."""
-        self.draws.turn(step)
-        self.lr.fill_(lr)
-        if self.graph is not None:
-            self.graph.replay()
-        else:
-            torch.manual_seed(self.t.seed * 1_000_003 + step)  # dropout, if any
-            self._work()
-        return self.facts
-
-    def _work(self) -> None:
-        with torch.no_grad():
-            batch = self.draws.batch()
-        with self.half:
-            loss, self.facts = self.objective(batch)
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.weights, self.t.clip)
-        self.optimiser.step()
-        self.optimiser.zero_grad()
-
-    def _warm_up(self, cuda: bool) -> None:
-        """A few steps, so that kernels are chosen and memory is taken; then undo them."""
-        first = [p.detach().clone() for p in self.weights]
-        wait(self.device)
-        stream: Any = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            for step in range(WARM_STEPS):
-                self(step, self.t.lr)
-        wait(self.device)
-        if cuda:
-            graph = torch.cuda.CUDAGraph()
-            try:
-                with torch.cuda.graph(graph):
-                    self._work()
-                self.graph = graph
-            except RuntimeError:
-                wait(self.device)
-                self.optimiser.zero_grad()
-        with torch.no_grad():
-            for weight, start in zip(self.weights, first, strict=True):
-                weight.copy_(start)
-            for state in self.optimiser.state.values():
-                for value in state.values():
-                    value.zero_()
-        wait(self.device)
-
-
-def train_for(objective: Objective, draws: Draws, recipe: Recipe, device: str, seconds: float,
-              steps: int = 0) -> dict[str, Any]:  # fmt: skip
-    """Train for so many seconds (or steps, where given); the model ends with its final weights."""
-    t = recipe.train
-    objective.train()
-    clock = time.monotonic()
-    one = Step(objective, draws, recipe, device)
-    weights = [p.detach() for p in one.weights]
-    average = [p.clone() for p in weights] if t.average else None
-    began = time.monotonic()
-    warm_seconds, step, share, curve = began - clock, 0, 0.0, []
-    facts = one.facts
-    while share < 1:
-        facts = one(step, schedule(step, share, t.lr, t.warmup))
-        if average is not None:
-            decay = min(t.average, (1 + step) / (10 + step))
-            torch._foreach_lerp_(average, weights, 1 - decay)
-        step += 1
-        if step % SYNC_EVERY == 0:
-            now = facts.tolist()
-            if not math.isfinite(sum(now)):
-                raise TrainingError(
-                    f"the loss is no longer a number at step {step}: lower train.lr"
-                )
-            if step % CURVE_EVERY == 0:
-                curve.append([step, *(round(x, 4) for x in now)])
-        share = step / steps if steps else (time.monotonic() - began) / seconds
-    wait(device)
-    cross, right, extra = facts.tolist()
-    spent = time.monotonic() - began
-    if average is not None:
-        with torch.no_grad():
-            for weight, mean in zip(one.weights, average, strict=True):
-                weight.copy_(mean)
-    return {"seconds": round(spent, 2), "warm_seconds": round(warm_seconds, 2), "steps": step,
-            "puzzles_seen": step * t.batch, "recorded": one.graph is not None, "loss": cross,
-            "head_loss": extra, "teacher_forced": 100 * right, "curve": curve}  # fmt: skip
-
-
-@torch.no_grad()
-def start_from_sides(model: Seq2Seq, draws: Draws, steps: int) -> dict[str, Any]:
-    """Start the symbol embeddings from those of a side model trained on the same puzzles."""
-    from puzlm.bigram import fit
-
-    tokenizer, seed = draws.tokenizer, draws.t.seed
-    rows = len(draws.tokens)
-
-    def batch(step: int) -> Tensor:
-        chosen = np.random.default_rng((seed, step, 3)).integers(0, rows, 512)
-        return draws.tokens[torch.from_numpy(chosen).to(draws.device)].long()
-
-    last: dict[str, Any] = {}
-    began = time.monotonic()
-    with torch.enable_grad():
-        sides = fit(tokenizer, batch, draws.grid, steps=steps, seed=seed,
-                    device=draws.device, report=last.update)  # fmt: skip
-    table = sides.embed.weight.detach().float().cpu()
-    rng = np.random.default_rng(seed)
-    turn = torch.from_numpy(rng.standard_normal((table.shape[1], model.embedding.shape[1])))
-    start = (table - table.mean(0)) @ turn.float()
-    scale = float(model.embedding.std())
-    span = slice(FIRST_SYMBOL, FIRST_SYMBOL + tokenizer.settings.codes)
-    model.embedding[span] = (start / start.std() * scale).to(model.embedding)
-    spent = round(time.monotonic() - began, 1)
-    return {"side_seconds": spent, "side_first_rank": last.get("first_rank")}
-
-
-@torch.no_grad()
-def start_positions(model: Seq2Seq, tokenizer: PieceTokenizer) -> None:
-    """Give one-stack models the start of positions that BART gets: slot + place in it."""
-    if model.settings.backbone not in ("encoder", "decoder"):
-        return
-    s, scale = model.settings, 0.02
-    table = model.net.positions.weight[: s.max_length]
-    place = torch.arange(len(table))
-    slot = torch.randn(int(place.max()) // s.slot_length + 1, table.shape[1]) * scale
-    inside = torch.randn(s.slot_length, table.shape[1]) * scale
-    table.copy_(slot[place // s.slot_length] + inside[place % s.slot_length])
-
-
-# ---- exams ----------------------------------------------------------------------------------
-
-
-class OnDevice(PieceTokenizer):
-    """A tokenizer that writes sentences as always and finds its symbols on a device."""
-
-    def __init__(self, tokenizer: PieceTokenizer, device: str) -> None:
-        self.settings, self.codebooks_ = tokenizer.settings, tokenizer.codebooks_
-        self.there, self.device = tokenizer.on(device), device
-
-    def encode(self, pieces: Any) -> Any:
-        """Symbols (n, b, F) of numpy pieces of any size."""
-        moved = torch.from_numpy(np.ascontiguousarray(pieces)).to(self.device)
-        return self.there.encode(moved).cpu().numpy()
-
-
-def examine(objective: Objective, tokenizer: OnDevice, puzzles: list[Puzzle],
-            decodings: Sequence[str], few: int) -> dict[str, Any]:  # fmt: skip
-    """Absolute and perfect accuracy of a trained model, by way of decoding.
-
-    The slow ways see the first `few` puzzles only.
-    """
-    model = objective.model.eval()
-    reader, result = TorchReader(model), {}
-    quick = [d for d in decodings if d not in SLOW_DECODINGS]
-    slow = [d for d in decodings if d in SLOW_DECODINGS]
-    for way, some in [(w, puzzles) for w in quick] + [(w, puzzles[:few]) for w in slow]:
-        clock = time.monotonic()
-        cells = _answers(objective, reader, tokenizer, some, way)
-        pairs = [(got, p.truth) for got, p in zip(cells, some, strict=True)
-                 if p.truth is not None]  # fmt: skip
-        result[way] = {
-            "absolute": bootstrap([absolute(*p) for p in pairs]).as_dict(),
-            "perfect": bootstrap([perfect(*p) for p in pairs]).as_dict(),
-            "puzzles": len(some), "ms": round(1000 * (time.monotonic() - clock) / len(some), 2),
-            # Right pieces of each puzzle: rows are compared puzzle by puzzle.
-            "right": [int((got == truth).sum()) for got, truth in pairs],
-        }  # fmt: skip
-    return result
-
-
-def _answers(objective: Objective, reader: TorchReader, tokenizer: OnDevice,
-             puzzles: list[Puzzle], way: str) -> list[NDArray[np.int64]]:  # fmt: skip
-    """Cells by piece of every puzzle."""
-    if way.startswith("views-"):
-        from puzlm.views import SETS, read_views
-
-        found = read_views(reader, tokenizer, puzzles, SETS[int(way[6:])], batch=64)
-        return list(found.cells)
-    if way in ("fusion", "pixels"):  # marginals and pixels in one objective; pixels alone
-        from puzlm.solver import Solver
-
-        solver = Solver(tokenizer, reader, solver="auto" if way == "fusion" else "classic")
-        return [s.positions for s in solver.solve_many(puzzles)]
-    answers: list[NDArray[np.int64]] = []
-    for first in range(0, len(puzzles), EXAM_BATCH):
-        part = puzzles[first : first + EXAM_BATCH]
-        text = tokenizer(part)
-        if way == "head":
-            found = _head(objective, text["input_ids"])
-        else:
-            assert way in METHODS
-            found = decode(reader, text["input_ids"], slots=part[0].cells, grid=part[0].grid,
-                           first_cell=tokenizer.cell_token_id(0), method=way)  # fmt: skip
-        slot_of = np.argsort(text["order"], axis=1)
-        answers += [row[slots] for row, slots in zip(found.cells, slot_of, strict=True)]
-    return answers
-
-
-@torch.no_grad()
-def _head(objective: Objective, input_ids: NDArray[np.int64]) -> Decoded:
-    """What the training-only head on the encoder says: the best assignment of its cells."""
-    assert objective.heads is not None
-    device = next(objective.parameters()).device
-    states = objective.model.encode(torch.from_numpy(input_ids).to(device))
-    _, _, cell = objective.heads(objective._pool(states).float())
-    share = cell.softmax(-1).double().cpu().numpy()
-    return assign(Decoded(share.argmax(-1), share.max(-1), share))
-
-
 # ---- a row ----------------------------------------------------------------------------------
 
 
@@ -462,7 +181,7 @@ def run_row(
     cells = math.prod(parse_grid(recipe.cut.grid))
     if tokenizer.settings.max_cells < cells:
         raise SettingsError(f"tokenizer.max_cells must be at least {cells} for {recipe.cut.grid}")
-    draws = Draws(library, tokenizer, recipe, device)
+    draws = Draws(library.tokens, tokenizer, recipe, device)
     model = build_model(recipe, tokenizer)
     facts: dict[str, Any] = {}
     if recipe.train.centroid_start:
@@ -500,19 +219,9 @@ def run_row(
 def _keep(folder: Path, recipe: Recipe, model: Seq2Seq, tokenizer: PieceTokenizer,
           before: Tensor) -> None:  # fmt: skip
     """Save a row's model, with the embeddings it started from, for `puzlm analyze --model`."""
-    import json
-
     from safetensors.torch import save
-
-    from puzlm.images import write_bytes
 
     model.save_pretrained(folder, torch.float16)
     tokenizer.save_pretrained(folder)
     write_bytes(folder / "start.safetensors", save({"embedding": before.cpu().contiguous()}))
     write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
-
-
-def wait(device: str) -> None:
-    """Wait until the device has done all it was given."""
-    if "cuda" in device:
-        torch.cuda.synchronize()

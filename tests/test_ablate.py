@@ -25,8 +25,9 @@ from puzlm.errors import SettingsError
 from puzlm.images import write_image
 from puzlm.puzzle import cut
 from puzlm.settings import Recipe
+from puzlm.timed import Draws, schedule
 from puzlm.tokenizer import PieceTokenizer
-from puzlm.trial import Draws, Gallery, Kind, Library, eroded, make_library, schedule
+from puzlm.trial import Gallery, Kind, Library, eroded, make_library
 
 ROOT = Path(__file__).parents[1]
 PLAN = """
@@ -290,7 +291,7 @@ def test_the_input_order_says_nothing(lexicographic, crops, tmp_path):
     tokenizer = PieceTokenizer(recipe.tokenizer)
     library = make_library(tokenizer, gallery, recipe, 64)
     assert isinstance(library, Library) and library.tokens.shape == (64, 9, 12, 1)
-    draws = Draws(library, tokenizer, recipe, "cpu")
+    draws = Draws(library.tokens, tokenizer, recipe, "cpu")
     draws.turn(0)
     batch = draws.batch()
     assert (batch["order"].sort(1).values == torch.arange(9)).all()
