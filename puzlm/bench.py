@@ -180,6 +180,3 @@ def shuffled(photo: Pixels) -> Pixels:
     """A photo cut 3 x 3 and laid out in the wrong order."""
     pieces = Puzzle.from_image(photo, 3, seed=1).pieces
     return np.concatenate([np.concatenate(list(pieces[i : i + 3]), 1) for i in (0, 3, 6)])
-
-
-_launch, _ratio, _spread = launch, ratio, spread  # as costs.py calls them

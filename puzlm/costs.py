@@ -103,7 +103,7 @@ def measure(
     for solver in solvers:
         for size, found in record["solvers"][solver]["sizes"].items():
             command = [sys.executable, "-c", ONCE, solver, *size.split("x")]
-            cold, peak = bench._launch(command)
+            cold, peak = bench.launch(command)
             found |= {"cold_seconds": round(cold, 2), "peak_mb": peak}
             report(f"{size}  {solver}: cold {cold:.1f} s, peak {peak} MB")
         write_bytes(output, (json.dumps(record, indent=1) + "\n").encode())
@@ -129,10 +129,10 @@ def _race(engines: dict[str, Any], grid: Grid, limit: float, record: Record) -> 
             start = time.perf_counter()
             engines[solver](task)
             times[solver].append((time.perf_counter() - start) / len(task))
-    spread = {solver: bench._spread(values) for solver, values in times.items()}
+    spread = {solver: bench.spread(values) for solver, values in times.items()}
     found = {}
     for solver, said in taking.items():
-        ratio = bench._ratio(spread, solver, "classic", None)
+        ratio = bench.ratio(spread, solver, "classic", None)
         found[solver] = {
             "pieces": grid[0] * grid[1], "solved_by": said, "seconds": spread[solver],
             "against_classic": {k: ratio[k] for k in ("median", "low", "high", "min")},
