@@ -280,10 +280,10 @@ class NumpySides:
         """Log-scores (right, below), each (n, n), as bigram.SideModel.scores gives them."""
         top, right, bottom, left = self.vectors(sides).swapaxes(0, 1)
         scale = np.exp(self.arrays["sharpness"])
-        return _balanced(right @ left.T * scale), _balanced(bottom @ top.T * scale)
+        return balanced(right @ left.T * scale), balanced(bottom @ top.T * scale)
 
 
-def _balanced(logits: NDArray[np.float32]) -> Floats:
+def balanced(logits: NDArray[np.float32]) -> Floats:
     """Mean of row-wise and column-wise log-softmax; a piece is never its own neighbour."""
     if len(logits) == 1:
         return np.full((1, 1), -np.inf)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.errors import ModelError, PuzzleError, SettingsError
-from puzlm.export import _balanced
+from puzlm.export import balanced
 from puzlm.images import write_bytes
 from puzlm.onnx_graph import (
     Graph,
@@ -217,7 +217,7 @@ class OnnxEdges:
         x = resized(pieces, self.settings.side).astype(np.float32)
         (vectors,) = self.session.run(["vectors"], {"pieces": x})
         top, right, bottom, left = vectors.swapaxes(0, 1)
-        return _balanced(right @ left.T * self.scale), _balanced(bottom @ top.T * self.scale)
+        return balanced(right @ left.T * self.scale), balanced(bottom @ top.T * self.scale)
 
 
 def _open(folder: Path, name: str, threads: int | None) -> tuple[Any, Any]:
