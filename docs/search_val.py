@@ -19,7 +19,7 @@ import numpy as np
 
 from puzlm import assembly, classic
 from puzlm.board import _board, _positions
-from puzlm.evaluate import _commit
+from puzlm.evaluate import current_commit
 from puzlm.images import iter_images
 from puzlm.protocols import get_protocol, make_puzzle
 from puzlm.puzzle import Puzzle
@@ -101,7 +101,7 @@ def main() -> None:
     data = Path(sys.argv[1])
     small, large = (int(a) for a in sys.argv[2:4]) if len(sys.argv) > 3 else (60, 8)
     solver = Solver.from_pretrained(None, solver="bigram")
-    found = {"commit": _commit(), "before": BEFORE, "now": {}}
+    found = {"commit": current_commit(), "before": BEFORE, "now": {}}
     for kind in ("5x5 gap 1/8", "10x10, 2 px of 50", "10x10, 5 px of 50"):
         made = list(puzzles_of(data, kind, small if kind.startswith("5") else large, solver))
         searches = {

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from puzlm.plots import GREY, _pyplot, _save, style
+from puzlm.plots import GREY, pyplot, save_figure, style
 
 Line = dict[str, Any]
 Score = dict[str, float]  # value, low, high in percent
@@ -34,7 +34,7 @@ def sweeps(
 
     `panels[group][x]` are the lines of the row at x; `base[group]` is the base's x, drawn large.
     """
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 3.9), sharey=True,
                                 layout="constrained", squeeze=False)  # fmt: skip
     for panel, (group, rows) in zip(axes[0], panels.items(), strict=True):
@@ -57,7 +57,7 @@ def sweeps(
     axes[0][0].set(ylabel="accuracy on validation puzzles (%)")
     axes[0][0].set_ylim(0, 100)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def bars(
@@ -69,7 +69,7 @@ def bars(
     `rows` maps labels to lines. With `ways` (label -> way of decoding) one row is shown instead,
     decoded in each of these ways.
     """
-    plt = _pyplot()
+    plt = pyplot()
     shown = dict(rows)
     if ways is not None:
         lines = next(iter(rows.values()))
@@ -107,7 +107,7 @@ def bars(
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=4)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def sizes(
@@ -115,7 +115,7 @@ def sizes(
     way: str = "valid",
 ) -> None:  # fmt: skip
     """Draw accuracy against parameters, a line for each backbone over its sizes, a panel a kind."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, panels = plt.subplots(1, len(kinds), figsize=(5.2 * len(kinds), 4.2), sharey=True,
                                   layout="constrained", squeeze=False)  # fmt: skip
     for axes, kind in zip(panels[0], kinds, strict=True):
@@ -130,12 +130,12 @@ def sizes(
             axes.text(0.5, 0.5, "not run", ha="center", transform=axes.transAxes, color=GREY)
     panels[0][0].set(ylabel="absolute accuracy on validation puzzles (%)")
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=8)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def curves(rows: Mapping[str, Line], path: str | Path) -> None:
     """Draw how the decoder and the heads learn, one line a row, over the puzzles seen."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.2), layout="constrained")
     for name, line in rows.items():
         look = style(name, list(rows)[1:]) | {"ms": 4}
@@ -151,7 +151,7 @@ def curves(rows: Mapping[str, Line], path: str | Path) -> None:
     for axes in (left, right):
         axes.set(xlabel="training puzzles seen (thousands)")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _errors(axes: Any, x: Sequence[float], found: Sequence[Score], name: str, label: str,

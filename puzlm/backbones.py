@@ -89,7 +89,7 @@ class Seq2Seq(nn.Module):
         weight: Tensor = self.net.get_input_embeddings().weight
         return weight
 
-    def _inputs(self, input_ids: Tensor) -> dict[str, Tensor]:
+    def inputs(self, input_ids: Tensor) -> dict[str, Tensor]:
         """Several symbols a position are one input vector: the sum of their embeddings."""
         if input_ids.ndim == 2:
             return {"input_ids": input_ids}
@@ -97,7 +97,7 @@ class Seq2Seq(nn.Module):
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encoder states (batch, T, d_model) of sentences (batch, T) or (batch, T, F)."""
-        out = self.net.get_encoder()(**self._inputs(input_ids), attention_mask=attention_mask)
+        out = self.net.get_encoder()(**self.inputs(input_ids), attention_mask=attention_mask)
         states: Tensor = out[0]
         return states
 

@@ -156,7 +156,7 @@ def decode_greedy(report: Report, batches: Sequence[int], repeats: int) -> Recor
         def theirs(ids: Any = ids, mask: Any = mask) -> NDArray[np.int64]:
             with torch.inference_mode():
                 tokens = model.net.generate(
-                    **model._inputs(torch.from_numpy(ids)), attention_mask=torch.from_numpy(mask),
+                    **model.inputs(torch.from_numpy(ids)), attention_mask=torch.from_numpy(mask),
                     max_new_tokens=9, do_sample=False, num_beams=1,
                 )  # fmt: skip
             cells = tokens[:, 1:].numpy() - first

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from puzlm import fast, kernels
-from puzlm.bench_training import _median, matrix_rate, noise
+from puzlm.bench_training import matrix_rate, median, noise
 from puzlm.fast import SplitBook
 from puzlm.images import iter_images
 from puzlm.kmeans import Codebook
@@ -55,14 +55,14 @@ def attention(device: str) -> dict[str, Any]:
 
     def timed(way: str, backend: list[SDPBackend]) -> dict[str, float]:
         with sdpa_kernel(backend):
-            forward = _median(lambda: fast._mix(qkv, 8, False, way), device, 10)
-            whole = _median(
-                lambda: torch.autograd.grad(fast._mix(qkv, 8, False, way), qkv, grad), device, 10
+            forward = median(lambda: fast.mix(qkv, 8, False, way), device, 10)
+            whole = median(
+                lambda: torch.autograd.grad(fast.mix(qkv, 8, False, way), qkv, grad), device, 10
             )
         return {"forward": round(1e3 * forward, 3), "backward": round(1e3 * (whole - forward), 3)}
 
     def difference() -> float:
-        one, two = (fast._mix(qkv[:8], 8, False, way).float() for way in ("kernel", "library"))
+        one, two = (fast.mix(qkv[:8], 8, False, way).float() for way in ("kernel", "library"))
         return float((one - two).detach().abs().max())
 
     found = {name: _guarded(partial(timed, "library", [b])) for name, b in backends.items()}
@@ -86,7 +86,7 @@ def products(device: str) -> dict[str, Any]:
             scaled = partial(torch._scaled_mm, a8, b8.t(), out_dtype=dtype, use_fast_accum=True)
             works["fp8_rows"] = lambda: scaled(scale_a=sa, scale_b=sb.t())
             works["fp8_tensor"] = lambda: scaled(scale_a=one, scale_b=one)
-        return {name: round(1e3 * _median(work, device, 10), 3) for name, work in works.items()}
+        return {name: round(1e3 * median(work, device, 10), 3) for name, work in works.items()}
 
     return {name: _guarded(partial(timed, *shape)) for name, shape in shapes.items()}
 

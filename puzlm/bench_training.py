@@ -32,7 +32,7 @@ def matrix_rate(device: str, size: int = 8192) -> float:
     """Measured bf16 matrix rate of the device in TFLOP/s, on random data."""
     a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
     b = torch.randn(size, size, device=device, dtype=torch.bfloat16)
-    seconds = _median(lambda: a @ b, device, 10)
+    seconds = median(lambda: a @ b, device, 10)
     return 2 * size**3 / seconds / 1e12
 
 
@@ -223,10 +223,10 @@ def stages(
         found = pages.encode(pieces)
         symbols = found.view(t.batch, rig.cells, *found.shape[1:])
         rows = {
-            "draw (host)": _median(lambda: pages.draw(1), device, 5),
-            "cut": _median(lambda: pages.cut(*parts[1:6]), device, repeats),
-            "tokenise": _median(lambda: pages.encode(pieces), device, repeats),
-            "sort": _median(lambda: pages.write(symbols, *parts[6:]), device, repeats),
+            "draw (host)": median(lambda: pages.draw(1), device, 5),
+            "cut": median(lambda: pages.cut(*parts[1:6]), device, repeats),
+            "tokenise": median(lambda: pages.encode(pieces), device, repeats),
+            "sort": median(lambda: pages.write(symbols, *parts[6:]), device, repeats),
         }
 
     def both() -> None:
@@ -234,10 +234,10 @@ def stages(
         rig.optimiser.zero_grad()
 
     both()
-    rows["forward"] = _median(lambda: rig.forward(batch), device, repeats)
-    rows["backward"] = _median(both, device, repeats) - rows["forward"]
+    rows["forward"] = median(lambda: rig.forward(batch), device, repeats)
+    rows["backward"] = median(both, device, repeats) - rows["forward"]
     torch.autograd.backward(rig.forward(batch)[0])
-    rows["optimiser"] = _median(rig.update, device, repeats)
+    rows["optimiser"] = median(rig.update, device, repeats)
     rig.optimiser.zero_grad()
     numbers = iter(range(1, 10**9))
     # Thrice, and the best: another process may be getting ready on the same device.
@@ -265,7 +265,8 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _median(work: Callable[[], Any], device: str, repeats: int) -> float:
+def median(work: Callable[[], Any], device: str, repeats: int) -> float:
+    """Median seconds of some work, between waits for the device."""
     for _ in range(3):
         work()
     times = []

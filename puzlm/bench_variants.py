@@ -110,7 +110,7 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
     def attention() -> bool:
         for length, causal in ((116, False), (9, True)):
             qkv = torch.randn(4, length, 1536, device=device, dtype=dtype, requires_grad=True)
-            got, want = (fast._mix(qkv, 8, causal, way) for way in ("kernel", "library"))
+            got, want = (fast.mix(qkv, 8, causal, way) for way in ("kernel", "library"))
             grads = [torch.autograd.grad(x.square().sum(), qkv)[0] for x in (got, want)]
             whole, sums = kernels.attend_backward(qkv.detach(), got.detach(), 8, causal)
             for a, b in ((got, want), grads, (sums, whole.float().sum(1))):
@@ -142,7 +142,7 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
         a, b = (torch.randn(n, 512, device=device, dtype=dtype) for n in (256, 64))
         bias = torch.randn(64, device=device, dtype=dtype)
         want = a.float() @ b.float().t() + bias.float()
-        off = fast._product(a, b, bias, True).float() - want
+        off = fast.product(a, b, bias, True).float() - want
         return float(off.norm() / want.norm()) < 0.1
 
     for name, work, plain in (("attention", attention, "library"), ("tokens", tokens, "float32"),

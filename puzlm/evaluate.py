@@ -145,7 +145,7 @@ def evaluate(
     """
     head = {"version": VERSION, "protocol": protocol.settings(), "solver": solver_name}
     head["settings"] = json.loads(json.dumps(settings or {}, default=str))
-    commit = _commit()
+    commit = current_commit()
     if output is not None and Path(output).is_dir():
         raise SettingsError(f"output {output}: is a folder, a file name is needed")
     partial = Path(f"{output}.partial.jsonl") if output is not None else None
@@ -369,7 +369,7 @@ def _digest(puzzle: Puzzle) -> str:
     return str(noted) if noted else hashlib.sha256(puzzle.pieces.tobytes()).hexdigest()
 
 
-def _commit() -> str:
+def current_commit() -> str:
     """Git commit of the running code, +dirty if files in puzlm/ differ; or the version."""
     package = Path(__file__).resolve().parent
     git = ["git", "-C", str(package)]

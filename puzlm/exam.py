@@ -97,6 +97,6 @@ def _head(objective: Objective, input_ids: NDArray[np.int64]) -> Decoded:
     assert objective.heads is not None
     device = next(objective.parameters()).device
     states = objective.model.encode(torch.from_numpy(input_ids).to(device))
-    _, _, cell = objective.heads(objective._pool(states).float())
+    _, _, cell = objective.heads(objective.pool(states).float())
     share = cell.softmax(-1).double().cpu().numpy()
     return assign(Decoded(share.argmax(-1), share.max(-1), share))

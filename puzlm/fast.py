@@ -113,11 +113,11 @@ def _self_attention(
         qkv = _linear8(x, weight, bias, backward=everything)
     else:
         qkv = F.linear(x, weight, bias)
-    mixed = _mix(qkv, heads, not encoder, "library")
+    mixed = mix(qkv, heads, not encoder, "library")
     return _linear(w, f"{name}.out_proj", mixed, everything)
 
 
-def _mix(qkv: Tensor, heads: int, causal: bool, attention: str) -> Tensor:
+def mix(qkv: Tensor, heads: int, causal: bool, attention: str) -> Tensor:
     """Averages (batch, T, d) of the values, from qkv (batch, T, 3 d)."""
     batch, length, width = qkv.shape
     if attention == "kernel" and kernels.suits(length, width // 3 // heads):
@@ -214,12 +214,12 @@ class _Linear8(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, backward: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.backward8 = backward
-        return _product(x, weight, bias, True)
+        return product(x, weight, bias, True)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
-        dx = _product(grad, weight.t(), None, ctx.backward8)
+        dx = product(grad, weight.t(), None, ctx.backward8)
         return dx, grad.t() @ x, grad.sum(0), None
 
 
@@ -234,7 +234,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, heads: int, causal: bool,
                 fp8: bool, backward8: bool) -> Tensor:  # fmt: skip
-        qkv = _product(x.flatten(0, 1), weight, bias, fp8).view(*x.shape[:2], -1)
+        qkv = product(x.flatten(0, 1), weight, bias, fp8).view(*x.shape[:2], -1)
         ctx.save_for_backward(x, weight, qkv)
         ctx.ways = (heads, causal, backward8)
         mixed: Tensor = kernels.attend(qkv, heads, causal)
@@ -246,7 +246,7 @@ class _Attention(torch.autograd.Function):
         heads, causal, backward8 = ctx.ways
         dqkv, sums = kernels.attend_backward(qkv, grad, heads, causal)
         flat = dqkv.flatten(0, 1)
-        dx = _product(flat, weight.t(), None, backward8).view(x.shape)
+        dx = product(flat, weight.t(), None, backward8).view(x.shape)
         db = sums.sum(0).to(grad.dtype)
         return dx, flat.t() @ x.flatten(0, 1), db, None, None, None, None
 
@@ -257,26 +257,26 @@ class _FeedForward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor,
                 fp8: bool) -> Tensor:  # fmt: skip
-        h = _product(x, w1, b1, fp8)
+        h = product(x, w1, b1, fp8)
         g, small, scales = kernels.gelu(h, fp8)
         ctx.save_for_backward(x, h, g, w1, w2)
         ctx.fp8 = fp8
-        return _scaled(small, scales, w2, b2, x.dtype) if fp8 else _product(g, w2, b2, False)
+        return _scaled(small, scales, w2, b2, x.dtype) if fp8 else product(g, w2, b2, False)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, h, g, w1, w2 = ctx.saved_tensors
-        dg = _product(grad, w2.t(), None, ctx.fp8)
+        dg = product(grad, w2.t(), None, ctx.fp8)
         dh, sums, small, scales = kernels.gelu_backward(dg, h, ctx.fp8)
         if ctx.fp8:
             dx = _scaled(small, scales, w1.t(), None, x.dtype)
         else:
-            dx = _product(dh, w1.t(), None, False)
+            dx = product(dh, w1.t(), None, False)
         db1 = sums.sum(0).to(grad.dtype)
         return dx, dh.t() @ x, db1, grad.t() @ g, grad.sum(0), None
 
 
-def _product(a: Tensor, b: Tensor, bias: Tensor | None, fp8: bool) -> Tensor:
+def product(a: Tensor, b: Tensor, bias: Tensor | None, fp8: bool) -> Tensor:
     """a (n, d) times b' (d, m) plus bias; in 8 bits everything must divide by 16 on a GPU."""
     if not fp8:
         return F.linear(a, b, bias)

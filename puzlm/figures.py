@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from puzlm.errors import PuzlmError
-from puzlm.plots import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, _pyplot, _save
+from puzlm.plots import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, pyplot, save_figure
 
 Record = dict[str, Any]
 SOLVERS: dict[str, Record] = {  # one solver, one look, told apart in grey by dash and marker
@@ -47,7 +47,7 @@ def generalisation(record: Record, path: str | Path) -> None:
         rows += [mine[i : i + 3] for i in range(0, len(mine), 3)]
     kinds = list(dict.fromkeys(c["kind"] for c in cells))
     gaps = sorted({c["gap"] for c in cells})
-    plt = _pyplot()
+    plt = pyplot()
     down, across = len(rows), max(map(len, rows))
     size = (1.2 + across * (0.9 + 0.58 * len(gaps)), 0.5 + down * (0.85 + 0.42 * len(kinds)))
     figure, axes = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)
@@ -76,7 +76,7 @@ def generalisation(record: Record, path: str | Path) -> None:
     figure.suptitle(f"Absolute (upper) and perfect (lower) accuracy in %, {shown} puzzles a cell",
                     fontsize=10)  # fmt: skip
     figure.colorbar(image, ax=axes, label="absolute accuracy (%)", aspect=30, shrink=0.9)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _fraction(gap: float) -> str:
@@ -95,7 +95,7 @@ def reliability_panels(
     "count"}]}, all shares 0 to 1, low and high the interval of the accuracy. Bins with fewer than
     FEW pieces are left out.
     """
-    plt = _pyplot()
+    plt = pyplot()
     across = min(4, len(panels))
     down = -(-len(panels) // across)
     figure, axes = plt.subplots(down, across, figsize=(0.5 + 3.1 * across, 0.4 + 3.0 * down),
@@ -120,12 +120,12 @@ def reliability_panels(
     figure.supylabel("right (% of pieces)", fontsize=9)
     if title:
         figure.suptitle(title, fontsize=10)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def time_against_pieces(costs: Record, path: str | Path) -> None:
     """Draw seconds a puzzle against its number of pieces, both logarithmic."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     names = list(costs["solvers"])
     short = {name: name.partition("@")[0] for name in names}
@@ -144,4 +144,4 @@ def time_against_pieces(costs: Record, path: str | Path) -> None:
     axes.set_xticks(ticks, [str(t) for t in ticks], minor=False)
     axes.minorticks_off()
     axes.legend(loc="best")
-    _save(figure, path)
+    save_figure(figure, path)

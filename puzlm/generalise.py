@@ -21,7 +21,7 @@ import numpy as np
 
 from puzlm import checkpoints
 from puzlm.errors import PuzlmError, PuzzleError, SettingsError
-from puzlm.evaluate import MEASURES, _commit, evaluate
+from puzlm.evaluate import MEASURES, current_commit, evaluate
 from puzlm.images import Pixels, iter_blobs, read_image, write_bytes
 from puzlm.protocols import PROTOCOLS, Protocol, read_data
 from puzlm.puzzle import Grid, Puzzle, assemble, geometry, parse_grid
@@ -122,7 +122,7 @@ def generalise(
     shapes = [parse_grid(grid) for grid in grids]
     weights = {solver: _weights(*name) for solver, name in zip(solvers, names, strict=True)}
     record: Record = {
-        "version": VERSION, "commit": _commit(), "limit": limit, "gaps": list(gaps),
+        "version": VERSION, "commit": current_commit(), "limit": limit, "gaps": list(gaps),
         "grids": [f"{r}x{c}" for r, c in shapes], "solvers": list(solvers),
         "kinds": {kind: path.name for kind, path in kinds.items()}, "cells": [], "refused": {},
     }  # fmt: skip

@@ -61,7 +61,7 @@ def style(name: str, others: Sequence[str] = ()) -> Style:
 
 def sequence_analysis(result: Result, path: str | Path) -> None:
     """Draw the paper's three panels (entropy, Zipf, Heaps) from analysis.json."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4.4), layout="constrained")
     names = list(dict.fromkeys(s["name"] for s in result["sets"]))
     shown = [next(s for s in result["sets"] if s["name"] == name) for name in names]
@@ -105,12 +105,12 @@ def sequence_analysis(result: Result, path: str | Path) -> None:
     right.set(xscale="log", yscale="log", xlabel="tokens read (n)", ylabel="distinct symbols",
               title="Heaps: new symbols as puzzles go by")  # fmt: skip
     right.legend(loc="lower right")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def beyond(result: Result, path: str | Path) -> None:
     """Draw what the paper does not measure: touching borders and embeddings."""
-    plt = _pyplot()
+    plt = pyplot()
     trained = "after" in result["embeddings"]  # else there is no embedding to look at
     has_patches = trained and "nearest" in result["embeddings"]
     size = (13 if trained else 9, 8.6 if has_patches else 4.4)
@@ -123,7 +123,7 @@ def beyond(result: Result, path: str | Path) -> None:
         _geometry_bars(right, result["embeddings"])
     if lower is not None:
         _nearest_patches(lower, result["embeddings"])
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _information_by_gap(axes: Any, sets: Sequence[Result]) -> None:
@@ -220,7 +220,7 @@ def reliability(bins: Sequence[Result], path: str | Path) -> None:
     Each bin is {"confidence": mean stated, "accuracy": share right, "count": answers}, with "low"
     and "high" where the accuracy's interval is known; all shares are 0 to 1.
     """
-    plt = _pyplot()
+    plt = pyplot()
     bins = [b for b in bins if b.get("count", 1)]
     figure, (upper, lower) = plt.subplots(2, 1, figsize=(5, 5.6), sharex=True, layout="constrained",
                                           height_ratios=[3, 1])  # fmt: skip
@@ -233,13 +233,13 @@ def reliability(bins: Sequence[Result], path: str | Path) -> None:
     upper.legend(loc="upper left")
     lower.bar(x, [b.get("count", 0) for b in bins], 4, color=SKY, edgecolor=BLACK, lw=0.5)
     lower.set(xlabel="stated confidence (%)", ylabel="answers", xlim=(-2, 102))
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def heat_map(rows: Sequence[Any], columns: Sequence[Any], values: Any, path: str | Path, title: str,
              unit: str) -> None:  # fmt: skip
     """Draw a table of numbers (rows, columns) as coloured cells; None or NaN stays empty."""
-    plt = _pyplot()
+    plt = pyplot()
     table = np.array(values, dtype=float)
     if table.shape != (len(rows), len(columns)):
         raise ValueError(f"values {table.shape}: {len(rows)} rows x {len(columns)} columns needed")
@@ -255,7 +255,7 @@ def heat_map(rows: Sequence[Any], columns: Sequence[Any], values: Any, path: str
     axes.set_yticks(range(len(rows)), [str(r) for r in rows])
     axes.set_title(title)
     axes.grid(False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def learning_curves(metrics_jsonl_paths: Sequence[str | Path], path: str | Path) -> None:
@@ -263,7 +263,7 @@ def learning_curves(metrics_jsonl_paths: Sequence[str | Path], path: str | Path)
 
     A run is named by its folder (or its file, where that is not called metrics.jsonl).
     """
-    plt = _pyplot()
+    plt = pyplot()
     runs: dict[str, list[Result]] = {}
     for file in map(Path, metrics_jsonl_paths):
         name = (
@@ -297,13 +297,13 @@ def learning_curves(metrics_jsonl_paths: Sequence[str | Path], path: str | Path)
     if axes[2].get_lines():  # many lines: beside the panel, not over it
         axes[2].set_ylim(0, 102)
         axes[2].legend(loc="upper left", bbox_to_anchor=(1.02, 1.0))
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 # ---- shared ---------------------------------------------------------------------------------
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
     """matplotlib without a window, in the house's look."""
     try:
         import matplotlib
@@ -357,7 +357,7 @@ def _read_lines(path: Path) -> list[Result]:
     return [x for x in lines if isinstance(x, dict) and "step" in x]
 
 
-def _save(figure: Any, path: str | Path) -> None:
+def save_figure(figure: Any, path: str | Path) -> None:
     """Write the figure by its name's suffix, without a date, so that equal results are equal."""
     import matplotlib.pyplot as plt
 

@@ -115,6 +115,19 @@ class PieceTokenizer:
         parts = [self.encode(pieces[i : i + GROUP]) for i in range(0, len(pieces), GROUP)]
         return np.concatenate(parts)
 
+    def encode_all(self, groups: list[Pixels]) -> list[NDArray[np.int64]]:
+        """Encode many puzzles at once; pieces of one size share one matrix product."""
+        results: list[Any] = [None] * len(groups)
+        for shape in dict.fromkeys(g.shape[1:] for g in groups):
+            members = [i for i, g in enumerate(groups) if g.shape[1:] == shape]
+            for start in range(0, len(members), 64):  # bounds memory: 64 puzzles at a time
+                part = members[start : start + 64]
+                codes = self.encode(np.concatenate([groups[i] for i in part]))
+                ends = np.cumsum([len(groups[i]) for i in part])[:-1]
+                for i, code in zip(part, np.split(codes, ends), strict=True):
+                    results[i] = code
+        return results
+
     # ---- symbols to sentences ---------------------------------------------------------------
 
     def sentences(self, symbols: Array, present: Array = None) -> tuple[Array, Array]:
@@ -164,7 +177,7 @@ class PieceTokenizer:
                 )
             if len(puzzle.pieces) > puzzle.cells:
                 raise SettingsError(f"{len(puzzle.pieces)} pieces for {puzzle.cells} cells")
-        symbols = self._encode_all([p.pieces for p in puzzles])
+        symbols = self.encode_all([p.pieces for p in puzzles])
         widest = max(p.cells for p in puzzles)
         count = len(self.settings.terms)
         shape = (len(puzzles), self.sentence_length(widest), count)
@@ -186,19 +199,6 @@ class PieceTokenizer:
 
             return {key: torch.from_numpy(value) for key, value in result.items()}
         return result
-
-    def _encode_all(self, groups: list[Pixels]) -> list[NDArray[np.int64]]:
-        """Encode many puzzles at once; pieces of one size share one matrix product."""
-        results: list[Any] = [None] * len(groups)
-        for shape in dict.fromkeys(g.shape[1:] for g in groups):
-            members = [i for i, g in enumerate(groups) if g.shape[1:] == shape]
-            for start in range(0, len(members), 64):  # bounds memory: 64 puzzles at a time
-                part = members[start : start + 64]
-                codes = self.encode(np.concatenate([groups[i] for i in part]))
-                ends = np.cumsum([len(groups[i]) for i in part])[:-1]
-                for i, code in zip(part, np.split(codes, ends), strict=True):
-                    results[i] = code
-        return results
 
     # ---- fitting ----------------------------------------------------------------------------
 

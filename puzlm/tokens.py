@@ -31,7 +31,7 @@ def tokenize_blobs(
 ) -> Tokens:
     """Tokens (images, cells, b, F) of a few image files; the unit of work of every engine."""
     pieces = [cut(read_image(blob, name=name), grid, gap) for name, blob in blobs]
-    codes = tokenizer._encode_all(pieces)
+    codes = tokenizer.encode_all(pieces)
     return np.stack(codes).astype(np.uint16)
 
 

@@ -275,7 +275,7 @@ class Objective(nn.Module):
         right = ((logits.argmax(-1) == labels) & here).sum() / batch["count"]
         if self.heads is None:
             return plain, torch.stack([plain.detach(), right, plain.detach() * 0])
-        pooled = self._pool(states)
+        pooled = self.pool(states)
         found = self.heads(pooled if self.tricks.heads16 else pooled.float())
         answers = (batch["right"], batch["below"], batch["order"])
         share = (0.5, 0.5, 1.0)
@@ -284,7 +284,7 @@ class Objective(nn.Module):
         extra = torch.stack(losses).sum()
         return plain + self.weight * extra, torch.stack([plain.detach(), right, extra.detach()])
 
-    def _pool(self, states: Tensor) -> Tensor:
+    def pool(self, states: Tensor) -> Tensor:
         """Mean of each piece's states, (batch, slots, d)."""
         if self.separator:
             states = F.pad(states, (0, 0, 0, 1))

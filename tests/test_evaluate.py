@@ -342,6 +342,6 @@ def test_the_commit_says_when_the_code_was_changed(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate_module, "__file__", str(code))
     head = git("rev-parse", "HEAD")
     notes.write_text("2")
-    assert evaluate_module._commit() == head
+    assert evaluate_module.current_commit() == head
     code.write_text("2")
-    assert evaluate_module._commit() == head + "+dirty"
+    assert evaluate_module.current_commit() == head + "+dirty"
