@@ -135,6 +135,10 @@ CASES = {
     "bad solver": (
         ["solve", "{d}/whole.png", "--grid", "3", "--solver", "atuo"], "did you mean 'auto'"),
     "no recipe": (["train", "{d}/none.toml"], "no such recipe"),
+    "no such part": (
+        ["ablate", "plans/smoke.toml", "--part", "3/2", "-o", "{d}/out"], "--part 3/2: write K/N"),
+    "half a part": (
+        ["ablate", "plans/smoke.toml", "--part", "half", "-o", "{d}/out"], "--part half: write"),
     "no images": (["evaluate", "--images", "{d}/none"], "no such file"),
     "no protocol": (["evaluate", "--protocol", "imagenet", "--data", "{d}"], "imagenet"),
 }  # fmt: skip
