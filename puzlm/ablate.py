@@ -5,7 +5,7 @@ to train and examine on, every [[rows]] changes some settings, every [[sweeps]] 
 of its values. Rows that are done are skipped, so a plan can be run in parts; a row that fails is
 written down as failed and the others go on.
 
-    python -m puzlm.ablate plans/study.toml -o runs/study --data ../shared/data
+    python -m puzlm.ablate plans/study.toml -o runs/study --data DATA
 """
 
 from __future__ import annotations
