@@ -5,10 +5,8 @@
 
 Reads docs/results/PROTOCOL.SOLVER.json (`puzlm evaluate`), docs/runs/generalisation.json
 (`puzlm generalise`), docs/runs/costs.json (`puzlm costs`), docs/runs/*.metrics.jsonl and
-*.sides.json (training logs) and docs/runs/levers.json: {"test": what was measured on, "base": name
-of the base run, "rows": [{"lever": name, "seconds": GPU seconds, and either "file": a results file
-beside it, or "absolute", "perfect" and "gain": {"absolute", "perfect"} as {value, low, high}}]}.
-What is not there is left out.
+*.sides.json (training logs) and docs/study/rows.jsonl (`puzlm ablate`). What is not there is left
+out.
 """
 
 from __future__ import annotations
@@ -25,6 +23,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from puzlm.ablate import read_rows  # noqa: E402
+from puzlm.ablation_plots import gain  # noqa: E402
 from puzlm.compare import pair  # noqa: E402
 from puzlm.protocols import PROTOCOLS  # noqa: E402
 
@@ -57,6 +57,8 @@ MAIN = ["imagenet-3x3", "imagenet-3x3-missing-1", "imagenet-3x3-missing-2",
 COLUMNS = {"seq2seq": "seq2seq", "auto": "auto", "classic": "pixels alone (classic)",
            "bigram": "side model alone", "vision": "pixel transformer"}  # fmt: skip
 SOLVERS = ["random", "classic", "bigram", "vision", "vision-pairs", "paper", "seq2seq", "auto"]
+WAYS = {"beam": "beam of 16", "assign": "assignment of beam marginals", "views-2": "two views",
+        "views-8": "eight views", "fusion": "beam marginals and pixels"}  # fmt: skip
 LOGS = {"puzlm-3x3": "photos-3x3"}  # logs of a model that are not named like it
 
 
@@ -214,28 +216,40 @@ def missing(results: dict) -> str:
 # ---- levers, cost, calibration --------------------------------------------------------------
 
 
-def levers_table() -> str:
-    path = RUNS / "levers.json"
-    if not path.is_file():
+def levers_table(path: Path = ROOT / "docs" / "study" / "rows.jsonl") -> str:
+    """Rows of the study that change one thing of the base, and other ways to decode one model."""
+    lines = [line for line in read_rows(path) if line["status"] == "done"]
+    base = [line for line in lines if line["name"] == "base"]
+    again = [line for line in lines if line["name"] == "test-time"]
+    if not base:
         return "No levers were measured yet."
-    record = json.loads(path.read_text())
-    files = {row["lever"]: json.loads((RUNS / row["file"]).read_text())
-             for row in record["rows"] if "file" in row}  # fmt: skip
-    rows = []
-    for row in record["rows"]:
-        name, result = row["lever"], files.get(row["lever"], row)
-        gain = row.get("gain") or {}
-        if name in files and name != record["base"] and record["base"] in files:
-            paired = pair(files[record["base"]], result)
-            if paired is not None:
-                gain = {m: getattr(paired, m).as_dict() for m in ("absolute", "perfect")}
-        cells = [interval(result[m]) for m in ("absolute", "perfect")]
-        cells += [interval(gain[m], "+") if gain.get(m) else "" for m in ("absolute", "perfect")]
-        cost = f"{row['seconds']:.0f}" if row.get("seconds") is not None else ""
-        rows.append([f"{name} (base)" if name == record["base"] else name, *cells, cost,
-                     row.get("note", "")])  # fmt: skip
-    head = ["lever", "absolute", "perfect", "gain, absolute", "gain, perfect", "GPU s", "note"]
-    about = f"Measured on {record['test']}; gains are paired, puzzle by puzzle."
+    kinds = list(base[0]["results"])
+
+    def row(name: str, mine: list, cost: str, way: str = "valid", other: list = base) -> list[str]:
+        scores = [interval(mine[0]["results"][k][way]["absolute"]) for k in kinds]
+        gains = [gain(mine, other, k, way, "valid") if mine is not base else None for k in kinds]
+        more = [interval(g.as_dict(), "+") if g else "" for g in gains]
+        return [name, *scores, *more, str(len(mine)), cost]
+
+    def rate(line: dict) -> str:
+        more = f" + {line['side_seconds']:.0f} s before" if "side_seconds" in line else ""
+        return f"{line['puzzles_seen'] / line['seconds'] / 1e3:.1f}{more}"
+
+    rows = [row("base", base, rate(base[0]))]
+    for name in dict.fromkeys(x["name"] for x in lines if x["group"] == "levers"):
+        mine = [line for line in lines if line["name"] == name]
+        rows.append(row(str(mine[0]["x"]), mine, rate(mine[0])))
+    for way, text in WAYS.items() if again else ():
+        cost = f"{again[0]['results'][kinds[-1]][way]['ms']:.1f} ms a puzzle"
+        rows.append(row(text, again, cost, way, again))
+    head = ["lever", *(f"{k}, absolute" for k in kinds), *(f"gain, {k}" for k in kinds), "seeds",
+            "thousand training puzzles/s, or decoding time"]  # fmt: skip
+    about = (
+        f"Small models, {base[0]['settings']['seconds']:g} s on one {base[0]['device']} each, "
+        "validation puzzles; the base is the paper's tokenizer with heads and centroid start. "
+        "Gains are paired, puzzle by puzzle; those of the decodings are against one pass of the "
+        "same model. [The study](study.md) has all rows."
+    )
     return f"{about}\n\n{table(head, rows)}"
 
 

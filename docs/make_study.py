@@ -13,18 +13,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from puzlm.ablate import Plan, Row, read_rows
-from puzlm.ablation_plots import bars, curves, scores, sizes, sweeps
+from puzlm.ablation_plots import bars, curves, gain, scores, sizes, sweeps
 from puzlm.backbones import BACKBONES
-from puzlm.metrics import Interval, bootstrap
+from puzlm.metrics import Interval
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 ROWS = DOCS / "study" / "rows.jsonl"
 KINDS = ("photos-3x3", "art-3x3")
-CELLS = 9
 CURVES = ("base", "no-heads", "random-start", "strips", "two-symbols")
 SWEEPS = {"granularity": "granularity B (patches a side)",
           "dimension": "dimensions kept by the PCA (d)",
@@ -169,17 +166,6 @@ def by_name(lines: Lines) -> dict[str, Lines]:
         if line["status"] == "done":
             found.setdefault(line["name"], []).append(line)
     return found
-
-
-def gain(found: Lines, base: Lines, kind: str, way: str = "valid") -> Interval | None:
-    """Points of absolute accuracy above the base: the same puzzles, means over the seeds."""
-
-    def share(lines: Lines) -> Any:
-        rights = [x["results"][kind][way]["right"] for x in lines if way in x["results"][kind]]
-        return np.mean(rights, 0) / CELLS if rights else None
-
-    one, other = share(found), share(base)
-    return None if one is None or other is None else bootstrap(one - other)
 
 
 def row_table(rows: list[tuple[str, Lines]], way: str = "valid") -> str:

@@ -6,11 +6,16 @@ ones perfect accuracy; in bars the full inner bar is perfect accuracy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from puzlm.metrics import Interval, bootstrap
 from puzlm.plots import GREY, pyplot, save_figure, style
+from puzlm.puzzle import parse_grid
 
 Line = dict[str, Any]
 Score = dict[str, float]  # value, low, high in percent
@@ -24,6 +29,24 @@ def scores(lines: Sequence[Line], kind: str, way: str, measure: str) -> Score | 
         return None
     return {"value": sum(f["value"] for f in found) / len(found),
             "low": min(f["low"] for f in found), "high": max(f["high"] for f in found)}  # fmt: skip
+
+
+def gain(
+    lines: Sequence[Line], base: Sequence[Line], kind: str, way: str = "valid", base_way: str = ""
+) -> Interval | None:
+    """Points of absolute accuracy above the base: on the same puzzles, means over the seeds."""
+
+    def share(rows: Sequence[Line], way: str) -> Any:
+        found = [x for x in rows if x["status"] == "done" and way in x["results"].get(kind, {})]
+        if not found:
+            return None
+        cells = math.prod(parse_grid(found[0]["settings"]["recipe"]["cut"]["grid"]))
+        return np.mean([x["results"][kind][way]["right"] for x in found], 0) / cells
+
+    one, other = share(lines, way), share(base, base_way or way)
+    if one is None or other is None:
+        return None
+    return bootstrap(one - other[: len(one)])  # slow ways see the first puzzles only
 
 
 def sweeps(

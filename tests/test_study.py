@@ -41,7 +41,8 @@ def line(name, seed, value, status="done", **more):
                       "right": right}}  # fmt: skip
     return {
         "name": name, "seed": seed, "status": status, "device": "CPU", "error": "out of luck",
-        "settings": {"seconds": 9, "recipe": {"tokenizer": {"vocab_size": 4096}}},
+        "settings": {"seconds": 9, "recipe": {"tokenizer": {"vocab_size": 4096},
+                                              "cut": {"grid": "3"}}},
         "results": {"photos-3x3": ways, "art-3x3": ways}, "steps": 7, "puzzles_seen": 70,
         "tokenise_ms": 0.5, "parameters": 5_000_000, "tokens_per_puzzle": 116,
         "tokenizer_parameters": 100, "fit_seconds": 1.0, "group": "levers", "x": None,
