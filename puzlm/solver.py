@@ -46,9 +46,10 @@ WITH_VISION = {"vision": 1.0, "context": 1.0, "edges": 0.5, "pixels": 0.25, "seq
                "temperature": 10.0}  # fmt: skip
 # Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
 TOUCHING, SEAMS = 0.8, 4.0
+AGREED = 64  # width of the beam that looks for such an answer; as good for this as a wide one
 # Compressed after shuffling, colours bleed over the cuts: that misleads whoever sees pixels, while
-# symbols hardly change. Chosen on the valid split of kaggle-3x3.
-BLED = {"seq2seq": 1.0, "pixels": 1.0, "vision": 0.25, "context": 0.25, "edges": 0.0}
+# symbols hardly change. Chosen on the valid and train splits of kaggle-3x3.
+BLED = {"seq2seq": 1.0, "pixels": 1.0, "sides": 0.5, "vision": 0.25, "context": 0.25, "edges": 0.0}
 
 
 @dataclass(frozen=True)
@@ -325,7 +326,7 @@ class Solver:
 
     def _combine(self, puzzle: Puzzle, given: dict[int, int], evidence: _Evidence) -> Solution:
         """Add the evidence up and search for the best arrangement."""
-        from puzlm import assembly, classic
+        from puzlm import assembly
         from puzlm.board import runner_up
 
         start = time.perf_counter()
@@ -342,9 +343,8 @@ class Solver:
             pairs |= self._sides_of(puzzle, use, bool(cells))
         # With holes they would pull pieces together that do not touch.
         whole = evidence.vision is not None and n == puzzle.cells > 2
-        if whole and _touch(*pairs["pixels"], puzzle.grid):
-            bled = classic.bleeding(puzzle.pieces) > 0.5
-            w |= BLED if bled and evidence.seq2seq is not None else {"pixels": SEAMS}
+        if whole:
+            w |= self._where_borders_touch(puzzle, pairs, evidence.seq2seq is not None)
         right, below = np.zeros((n, n)), np.zeros((n, n))
         for name, (a, b) in pairs.items():
             if not w[name]:
@@ -370,7 +370,7 @@ class Solver:
             others = ()
         named = evidence.seq2seq.named if evidence.seq2seq is not None else ""
         used = [f"seq2seq{named.replace(',', '')}" if k == "seq2seq" else k for k in cells]
-        used += [k for k in pairs if k != "context"]
+        used += [k for k in pairs if k != "context" and w[k]]
         name = f"auto ({' + '.join(used)})" if self.solver == "auto" else self.solver
         seconds = evidence.seconds + time.perf_counter() - start
         order = tuple(np.argsort(-sure, kind="stable").tolist())
@@ -400,10 +400,33 @@ class Solver:
         for pair in (p for both in found.values() for p in both):
             np.fill_diagonal(pair, -np.inf)
         # Beside stronger evidence the symbolic sides add nothing (docs/log.md).
-        if "sides" in use and self.sides is not None and not read and "edges" not in found:
-            assert self.tokenizer is not None
-            symbols = side_symbols(self.tokenizer.encode(puzzle.pieces), self.tokenizer)
-            found["sides"] = self.sides.scores(symbols)
+        if "sides" in use and not read and "edges" not in found:
+            found |= self._symbolic_sides(puzzle)
+        return found
+
+    def _symbolic_sides(self, puzzle: Puzzle) -> dict[str, tuple[Floats, Floats]]:
+        """What the symbols of the sides say, if there is a model of them."""
+        if self.sides is None or self.tokenizer is None:
+            return {}
+        symbols = side_symbols(self.tokenizer.encode(puzzle.pieces), self.tokenizer)
+        return {"sides": self.sides.scores(symbols)}
+
+    def _where_borders_touch(
+        self, puzzle: Puzzle, pairs: dict[str, tuple[Floats, Floats]], read: bool
+    ) -> dict[str, float]:
+        """Weights that differ in a whole puzzle whose borders touch; may add to `pairs`."""
+        from puzlm import classic
+
+        agree = {"pixels": agreement(*pairs["pixels"], puzzle.grid)}
+        bled = classic.bleeding(puzzle.pieces) > 0.5
+        if not read or not (bled or agree["pixels"] >= TOUCHING):
+            return by_agreement(agree, bled)
+        symbols = self._symbolic_sides(puzzle)
+        for name, pair in (symbols | {k: v for k, v in pairs.items() if k == "edges"}).items():
+            agree[name] = agreement(*pair, puzzle.grid)
+        found = by_agreement(agree, bled)
+        if "sides" in found:
+            pairs |= symbols
         return found
 
     def _alone(self, puzzle: Puzzle, given: dict[int, int]) -> Solution:
@@ -483,12 +506,25 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
     return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
 
 
-def _touch(right: Floats, below: Floats, grid: Grid) -> bool:
-    """Whether the pixels along the borders are sure of an arrangement, whatever it is."""
+def agreement(right: Floats, below: Floats, grid: Grid) -> float:
+    """How far what the borders say agrees with itself on its own arrangement: 0 to 1."""
     from puzlm import assembly
 
-    found = assembly.beam_search(right, below, grid)[0][0]
-    return float(pair_confidence(found, right, below, grid).mean()) >= TOUCHING
+    found = assembly.beam_search(right, below, grid, width=AGREED)[0][0]
+    return float(pair_confidence(found, right, below, grid).mean())
+
+
+def by_agreement(agree: Mapping[str, float], bled: bool) -> dict[str, float]:
+    """Choose the weights of a whole puzzle by how far pixels, edges and sides agree each.
+
+    Bled borders are known by their symbols: these then agree with themselves more than the learned
+    pixel sides do, while on clean borders, touching or worn, it is the reverse.
+    """
+    touch = agree["pixels"] >= TOUCHING
+    symbols = agree.get("sides", 0.0)
+    if symbols > agree.get("edges", agree["pixels"]) and (touch or (bled and symbols >= TOUCHING)):
+        return dict(BLED)
+    return {"pixels": SEAMS} if touch else {}
 
 
 def as_puzzle(x: Any, grid: Grid | int | str | None = None) -> Puzzle:

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import io
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from puzlm import Puzzle, Solver
 from puzlm.errors import ModelError, PuzzleError, SettingsError
 from puzlm.images import write_image
 from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import cut, shuffled
+from puzlm.solver import BLED, SEAMS, by_agreement
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,36 @@ def test_answers_do_not_depend_on_the_order_of_the_pieces(decoding, photo):
         assert sorted(found.positions) == list(range(9))
         pictures.append(found.image)
     assert np.array_equal(pictures[0], pictures[1]) and np.array_equal(pictures[1], pictures[2])
+
+
+def test_symbols_are_asked_where_colours_bled(auto, crops):
+    """Compressed after shuffling: pixels mislead, and the answer says that symbols were heard."""
+    clean, bled = [], []
+    for seed, crop in enumerate(c for c in crops if len(c) > 200):
+        puzzle = Puzzle.from_image(crop, 3, seed=seed)
+        Image.fromarray(shuffled(puzzle)).save(file := io.BytesIO(), "JPEG", quality=60)
+        again = Puzzle.from_shuffled(np.asarray(Image.open(file)), 3)
+        clean.append(puzzle)
+        bled.append(replace(again, truth=puzzle.truth))
+    heard = []
+    for puzzles in (clean, bled):
+        found = auto.solve_many(puzzles)
+        right = [absolute(f.positions, p.truth) for f, p in zip(found, puzzles, strict=True)]
+        assert np.mean(right) > 0.9
+        heard.append(np.mean(["sides" in f.solver for f in found]))
+    assert heard[0] < 0.2 and heard[1] > 0.5
+
+
+def test_weights_follow_what_agrees_with_itself():
+    seams = {"pixels": SEAMS}
+    for pixels, edges, sides, bled, want in (
+        (0.9, 0.9, 0.8, False, seams), (0.9, 0.9, 0.8, True, seams),
+        (0.9, 0.7, 0.8, False, BLED), (0.7, 0.7, 0.9, True, BLED),
+        (0.7, 0.7, 0.9, False, {}), (0.7, 0.6, 0.7, True, {}),
+    ):  # fmt: skip
+        agree = {"pixels": pixels, "edges": edges, "sides": sides}
+        assert by_agreement(agree, bled) == want
+    assert by_agreement({"pixels": 0.9}, True) == seams  # no symbols to listen to
 
 
 def test_missing_pieces_keep_their_cells_free(auto, photo):

@@ -1,0 +1,68 @@
+"""Gather what pixels and pixel sides say of large puzzles, and what sums of it solve.
+
+    python docs/choose_large.py PHOTOS docs/runs/large-val.json [PUZZLES]
+
+PHOTOS is a folder of photos of about 1,000 px, none of them of the classic sets: each is cut at
+its centre into up to 23x35 pieces of 28 px. How `auto` treats grids above `assembly.SMALL_GRID`
+that no ViT reads is chosen on them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from puzlm import assembly, classic
+from puzlm.images import read_image, write_bytes
+from puzlm.metrics import absolute, neighbour, perfect
+from puzlm.puzzle import Puzzle, cut
+from puzlm.solver import Solver, pair_confidence
+
+PIECE, MOST = 28, (23, 35)  # pixels; rows and columns of the set of 805 pieces
+EDGES = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)  # weights of the pixel sides beside pixels of weight 1
+
+
+def puzzle_of(path: Path, index: int) -> Puzzle:
+    """Cut the middle of a photo and shuffle it."""
+    image = read_image(path.read_bytes(), name=path.name)
+    grid = tuple(side // PIECE for side in image.shape[:2])
+    grid = tuple(np.minimum(grid, MOST if grid[0] <= grid[1] else MOST[::-1]).tolist())
+    top, left = ((side - PIECE * k) // 2 for side, k in zip(image.shape, grid, strict=False))
+    image = image[top : top + PIECE * grid[0], left : left + PIECE * grid[1]]
+    order = np.random.default_rng(index).permutation(grid[0] * grid[1])
+    return Puzzle(cut(image, grid)[order], grid, order.astype(np.int64))
+
+
+def measure(puzzle: Puzzle, solver: Solver) -> dict:
+    """Solve one puzzle by every sum: absolute, perfect, neighbour, own agreement, objective."""
+    pixels = [x.astype(np.float64) for x in classic.evidence(puzzle.pieces)]
+    edges = [np.nan_to_num(x, neginf=0.0) for x in solver.edges.scores(puzzle.pieces)]
+    record = {"grid": list(puzzle.grid), "bleeding": classic.bleeding(puzzle.pieces), "sums": {}}
+    for weight in EDGES:
+        pair = [p + weight * e for p, e in zip(pixels, edges, strict=True)]
+        for scores in pair:
+            np.fill_diagonal(scores, -np.inf)
+        found = assembly.assemble(*pair, puzzle.grid, hole=0.0)
+        marks = (absolute(found, puzzle.truth), perfect(found, puzzle.truth),
+                 neighbour(found, puzzle.truth, puzzle.grid[1]))  # fmt: skip
+        lost = (assembly.objective(puzzle.truth, *pair, puzzle.grid)
+                - assembly.objective(found, *pair, puzzle.grid))  # fmt: skip
+        agrees = float(pair_confidence(found, *pair, puzzle.grid).mean())
+        record["sums"][str(weight)] = [round(float(x), 4) for x in (*marks, agrees, lost)]
+    return record
+
+
+def main(photos: str, out: str, count: str = "24") -> None:
+    """Measure the first photos and write what came."""
+    solver, rows = Solver.from_pretrained(), []
+    for index, path in enumerate(sorted(Path(photos).iterdir())[: int(count)]):
+        rows.append({"photo": path.name, **measure(puzzle_of(path, index), solver)})
+        print(json.dumps(rows[-1]), flush=True)
+    write_bytes(Path(out), (json.dumps({"puzzles": rows}, indent=1) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
