@@ -30,7 +30,8 @@ SETS = {
     "imagenet-3x3": "photos", "imagenet-3x3-missing-2": "photos",
     "imagenet-3x3-missing-3": "photos", "imagenet-3x3-eroded": "photos",
     "imagenet-3x3-cfn": "photos", "imagenet-3x3-fcvit": "photos", "jpwleg-3": "art",
-    "jpwleg-5": "art", "imagenet-lsej-10x10-2": "photos", "imagenet-lsej-10x10-5": "photos", "kaggle-3x3": "ready",
+    "jpwleg-5": "art", "imagenet-lsej-10x10-2": "photos", "imagenet-lsej-10x10-5": "photos",
+    "kaggle-3x3": "ready",
 }  # fmt: skip
 
 

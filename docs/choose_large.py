@@ -1,10 +1,10 @@
 """Gather what pixels and pixel sides say of large puzzles, and what sums of it solve.
 
-    python docs/choose_large.py PHOTOS docs/runs/large-val.json [PUZZLES]
+    python docs/choose_large.py PHOTOS docs/runs/large-val.json [PUZZLES [SCALE [GAP]]]
 
-PHOTOS is a folder of photos of about 1,000 px, none of them of the classic sets: each is cut at
-its centre into up to 23x35 pieces of 28 px. How `auto` treats grids above `assembly.SMALL_GRID`
-that no ViT reads is chosen on them.
+PHOTOS is a folder of photos of about 1,000 px, none of them of the classic sets: each is scaled
+and its middle cut into up to 23x35 pieces of 28 px. How `auto` treats grids above
+`assembly.SMALL_GRID`, which no ViT reads, is chosen on them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from puzlm import assembly, classic
 from puzlm.images import read_image, write_bytes
@@ -22,22 +23,36 @@ from puzlm.puzzle import Puzzle, cut
 from puzlm.solver import Solver, pair_confidence
 
 PIECE, MOST = 28, (23, 35)  # pixels; rows and columns of the set of 805 pieces
-EDGES = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)  # weights of the pixel sides beside pixels of weight 1
+MARKS = ("absolute", "perfect", "neighbour", "own agreement", "truth's score above the answer's")
+EDGES = (0.0, 0.25, 0.5, 1.0)  # weights of the pixel sides beside pixels of weight 1
 
 
-def puzzle_of(path: Path, index: int) -> Puzzle:
-    """Cut the middle of a photo and shuffle it."""
+def puzzle_of(path: Path, index: int, scale: float, gap: int) -> Puzzle:
+    """Cut the middle of a photo, `gap` px between its pieces, and shuffle it."""
     image = read_image(path.read_bytes(), name=path.name)
+    height, width = (round(scale * side) for side in image.shape[:2])
+    image = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.LANCZOS))
     grid = tuple(side // PIECE for side in image.shape[:2])
     grid = tuple(np.minimum(grid, MOST if grid[0] <= grid[1] else MOST[::-1]).tolist())
     top, left = ((side - PIECE * k) // 2 for side, k in zip(image.shape, grid, strict=False))
     image = image[top : top + PIECE * grid[0], left : left + PIECE * grid[1]]
     order = np.random.default_rng(index).permutation(grid[0] * grid[1])
-    return Puzzle(cut(image, grid)[order], grid, order.astype(np.int64))
+    pieces = cut(image, grid)[order, gap // 2 : PIECE - gap + gap // 2]
+    pieces = pieces[:, :, gap // 2 : PIECE - gap + gap // 2]
+    return Puzzle(pieces, grid, order.astype(np.int64))
+
+
+def buddies(right: np.ndarray, below: np.ndarray) -> float:
+    """Share of sides whose best partner has them as its own best."""
+    shares = []
+    for scores in (right, below):
+        mine, theirs = scores.argmax(1), scores.argmax(0)
+        shares.append(np.mean(theirs[mine] == np.arange(len(scores))))
+    return float(np.mean(shares))
 
 
 def measure(puzzle: Puzzle, solver: Solver) -> dict:
-    """Solve one puzzle by every sum: absolute, perfect, neighbour, own agreement, objective."""
+    """Solve one puzzle by every sum; the marks are named in `MARKS`."""
     pixels = [x.astype(np.float64) for x in classic.evidence(puzzle.pieces)]
     edges = [np.nan_to_num(x, neginf=0.0) for x in solver.edges.scores(puzzle.pieces)]
     record = {"grid": list(puzzle.grid), "bleeding": classic.bleeding(puzzle.pieces), "sums": {}}
@@ -45,6 +60,8 @@ def measure(puzzle: Puzzle, solver: Solver) -> dict:
         pair = [p + weight * e for p, e in zip(pixels, edges, strict=True)]
         for scores in pair:
             np.fill_diagonal(scores, -np.inf)
+        if not weight:
+            record["buddies"] = round(buddies(*pair), 4)
         found = assembly.assemble(*pair, puzzle.grid, hole=0.0)
         marks = (absolute(found, puzzle.truth), perfect(found, puzzle.truth),
                  neighbour(found, puzzle.truth, puzzle.grid[1]))  # fmt: skip
@@ -55,13 +72,15 @@ def measure(puzzle: Puzzle, solver: Solver) -> dict:
     return record
 
 
-def main(photos: str, out: str, count: str = "24") -> None:
+def main(photos: str, out: str, count: str = "24", scale: str = "1", gap: str = "0") -> None:
     """Measure the first photos and write what came."""
     solver, rows = Solver.from_pretrained(), []
     for index, path in enumerate(sorted(Path(photos).iterdir())[: int(count)]):
-        rows.append({"photo": path.name, **measure(puzzle_of(path, index), solver)})
+        puzzle = puzzle_of(path, index, float(scale), int(gap))
+        rows.append({"photo": path.name, **measure(puzzle, solver)})
         print(json.dumps(rows[-1]), flush=True)
-    write_bytes(Path(out), (json.dumps({"puzzles": rows}, indent=1) + "\n").encode())
+    record = {"scale": scale, "gap": gap, "marks": MARKS, "puzzles": rows}
+    write_bytes(Path(out), (json.dumps(record) + "\n").encode())
 
 
 if __name__ == "__main__":

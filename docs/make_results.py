@@ -57,6 +57,9 @@ MAIN = ["imagenet-3x3", "imagenet-3x3-missing-1", "imagenet-3x3-missing-2",
 COLUMNS = {"seq2seq": "seq2seq", "auto": "auto", "classic": "pixels alone (classic)",
            "bigram": "side model alone", "vision": "pixel transformer"}  # fmt: skip
 SOLVERS = ["random", "classic", "bigram", "vision", "vision-pairs", "paper", "seq2seq", "auto"]
+# Files PROTOCOL.seq2seq-DECODING.json; plain seq2seq is decoded "valid".
+DECODINGS = {"greedy": "greedy; an answer that takes a cell twice has failed",
+             "beam": "beam of 16", "assign": "assignment over the beam's marginals"}  # fmt: skip
 LOGS = {"puzlm-3x3": "photos-3x3"}  # logs of a model that are not named like it
 
 
@@ -73,6 +76,7 @@ def ordered(results: dict, protocol: str) -> list[tuple[str, dict]]:
     """Give a protocol's solvers in the usual order, unknown ones after the known."""
     mine = [s for p, s in results if p == protocol]
     rank = {s: i for i, s in enumerate(SOLVERS)}
+    rank |= {f"seq2seq-{d}": rank["seq2seq"] + 0.5 for d in DECODINGS}
     mine.sort(key=lambda s: (rank.get(s, rank["paper"] + 0.5), s))
     return [(s, results[protocol, s]) for s in mine]
 
@@ -145,6 +149,8 @@ def measured(solver: str, r: dict) -> list[str]:
     model = (r.get("settings") or {}).get("model")
     uses = solver not in ("random", "classic") and model
     notes = [Path(model).name] if uses else []
+    decoded = DECODINGS.get(solver.removeprefix("seq2seq-"))
+    notes += [f"decoded: {decoded}"] if decoded else []
     notes += [f"{r['failed']} failed"] if r.get("failed") else []
     return [solver, str(r["puzzles"]), *scores, ece, f"{r['seconds_per_puzzle']:.3f}",
             "; ".join(notes)]  # fmt: skip

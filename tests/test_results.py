@@ -81,6 +81,16 @@ def test_tables_hold_every_solver_and_mark_what_is_published(made):
     assert "†" not in made.full_tables(results)  # the paper's own images
 
 
+def test_other_decodings_stand_below_the_usual_one_and_say_so(made):
+    failed = {"auto": 0, "seq2seq-greedy": 1, "seq2seq": 0, "mine": 0}
+    results = {("jpwleg-3", s): result([1, 0], failed=f) for s, f in failed.items()}
+    lines = [x for x in made.full_tables(results).splitlines() if x.startswith("| ")][1:5]
+    assert [x.split(" | ")[0].strip("| ") for x in lines] == [
+        "mine", "seq2seq", "seq2seq-greedy", "auto"]  # fmt: skip
+    assert "decoded: greedy" in lines[2] and "1 failed" in lines[2]
+    assert not any("decoded" in x for x in (lines[0], lines[1], lines[3]))
+
+
 def test_training_minutes_add_up_over_a_resumed_run(made, tmp_path):
     lines = [{"step": i, "seconds": s} for i, s in enumerate((30, 60, 90, 20, 30))]
     log = tmp_path / "run.metrics.jsonl"
