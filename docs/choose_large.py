@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 from puzlm import assembly, classic
+from puzlm.board import best_buddies
 from puzlm.images import read_image, write_bytes
 from puzlm.metrics import absolute, neighbour, perfect
 from puzlm.puzzle import Puzzle, cut
@@ -42,15 +43,6 @@ def puzzle_of(path: Path, index: int, scale: float, gap: int) -> Puzzle:
     return Puzzle(pieces, grid, order.astype(np.int64))
 
 
-def buddies(right: np.ndarray, below: np.ndarray) -> float:
-    """Share of sides whose best partner has them as its own best."""
-    shares = []
-    for scores in (right, below):
-        mine, theirs = scores.argmax(1), scores.argmax(0)
-        shares.append(np.mean(theirs[mine] == np.arange(len(scores))))
-    return float(np.mean(shares))
-
-
 def measure(puzzle: Puzzle, solver: Solver) -> dict:
     """Solve one puzzle by every sum; the marks are named in `MARKS`."""
     pixels = [x.astype(np.float64) for x in classic.evidence(puzzle.pieces)]
@@ -61,7 +53,7 @@ def measure(puzzle: Puzzle, solver: Solver) -> dict:
         for scores in pair:
             np.fill_diagonal(scores, -np.inf)
         if not weight:
-            record["buddies"] = round(buddies(*pair), 4)
+            record["best buddies"] = round(best_buddies(*pair), 4)
         found = assembly.assemble(*pair, puzzle.grid, hole=0.0)
         marks = (absolute(found, puzzle.truth), perfect(found, puzzle.truth),
                  neighbour(found, puzzle.truth, puzzle.grid[1]))  # fmt: skip

@@ -392,11 +392,13 @@ class Solver:
         from puzlm import classic
 
         found: dict[str, tuple[Floats, Floats]] = {}
-        if "edges" in use and self.edges is not None:
-            found["edges"] = self.edges.scores(puzzle.pieces)
         if "pixels" in use:
             right, below = classic.evidence(puzzle.pieces)
             found["pixels"] = (right.astype(np.float64), below.astype(np.float64))
+            if not read and _pixels_suffice(right, below, puzzle):
+                return found
+        if "edges" in use and self.edges is not None:
+            found = {"edges": self.edges.scores(puzzle.pieces)} | found
         for pair in (p for both in found.values() for p in both):
             np.fill_diagonal(pair, -np.inf)
         # Beside stronger evidence the symbolic sides add nothing (docs/log.md).
@@ -504,6 +506,19 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
                 total[piece] += 1
                 good[piece] += fits
     return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
+
+
+def _pixels_suffice(right: Any, below: Any, puzzle: Puzzle) -> bool:
+    """Whether the pixels of a large whole puzzle touch: then learned sides only mislead.
+
+    Measured without an arrangement, which is the dear part here: the share of best buddies.
+    """
+    from puzlm import assembly
+    from puzlm.board import best_buddies
+
+    if not len(puzzle.pieces) == puzzle.cells > assembly.SMALL_GRID:
+        return False
+    return best_buddies(right, below) >= TOUCHING
 
 
 def agreement(right: Floats, below: Floats, grid: Grid) -> float:
