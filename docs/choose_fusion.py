@@ -20,10 +20,12 @@ import numpy as np
 
 from puzlm import assembly, classic
 from puzlm.board import runner_up
+from puzlm.evidence import BLED, WITH_VISION, agreement, by_agreement
 from puzlm.images import write_bytes
 from puzlm.metrics import absolute, perfect
 from puzlm.protocols import PROTOCOLS, read_data
-from puzlm.solver import BLED, WITH_VISION, Solver, agreement, by_agreement, grid_name
+from puzlm.solution import grid_name
+from puzlm.solver import Solver
 from puzlm.tokenizer import side_symbols
 
 SETS = {

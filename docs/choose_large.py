@@ -18,10 +18,11 @@ from PIL import Image
 
 from puzlm import assembly, classic
 from puzlm.board import best_buddies
+from puzlm.evidence import pair_confidence
 from puzlm.images import read_image, write_bytes
 from puzlm.metrics import absolute, neighbour, perfect
 from puzlm.puzzle import Puzzle, cut
-from puzlm.solver import Solver, pair_confidence
+from puzlm.solver import Solver
 
 PIECE, MOST = 28, (23, 35)  # pixels; rows and columns of the set of 805 pieces
 MARKS = ("absolute", "perfect", "neighbour", "own agreement", "truth's score above the answer's")

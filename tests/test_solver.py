@@ -9,10 +9,10 @@ from PIL import Image
 
 from puzlm import Puzzle, Solver
 from puzlm.errors import ModelError, PuzzleError, SettingsError
+from puzlm.evidence import BLED, SEAMS, by_agreement
 from puzlm.images import write_image
 from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import cut, shuffled
-from puzlm.solver import BLED, SEAMS, by_agreement
 
 
 @pytest.fixture(scope="module")
