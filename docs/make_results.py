@@ -5,10 +5,8 @@
 
 Reads docs/results/PROTOCOL.SOLVER.json (`puzlm evaluate`), docs/runs/generalisation.json
 (`puzlm generalise`), docs/runs/costs.json (`puzlm costs`), docs/runs/*.metrics.jsonl and
-*.sides.json (training logs) and docs/runs/levers.json: {"test": what was measured on, "base": name
-of the base run, "rows": [{"lever": name, "seconds": GPU seconds, and either "file": a results file
-beside it, or "absolute", "perfect" and "gain": {"absolute", "perfect"} as {value, low, high}}]}.
-What is not there is left out.
+*.sides.json (training logs) and docs/study/rows.jsonl (`puzlm ablate`). What is not there is left
+out.
 """
 
 from __future__ import annotations
@@ -19,12 +17,12 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
-
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from puzlm.ablate import read_rows  # noqa: E402
+from puzlm.ablation_plots import gain  # noqa: E402
 from puzlm.compare import pair  # noqa: E402
 from puzlm.protocols import PROTOCOLS  # noqa: E402
 
@@ -59,7 +57,9 @@ COLUMNS = {"seq2seq": "seq2seq", "auto": "auto", "classic": "pixels alone (class
 SOLVERS = ["random", "classic", "bigram", "vision", "vision-pairs", "paper", "seq2seq", "auto"]
 # Files PROTOCOL.seq2seq-DECODING.json; plain seq2seq is decoded "valid".
 DECODINGS = {"greedy": "greedy; an answer that takes a cell twice has failed",
-             "beam": "beam of 16", "assign": "assignment over the beam's marginals"}  # fmt: skip
+             "beam": "beam of 16", "assign": "assignment of beam marginals"}  # fmt: skip
+WAYS = {"beam": DECODINGS["beam"], "assign": DECODINGS["assign"], "views-2": "two views",
+        "views-8": "eight views", "fusion": "beam marginals and pixels"}  # fmt: skip
 LOGS = {"puzlm-3x3": "photos-3x3"}  # logs of a model that are not named like it
 
 
@@ -217,31 +217,43 @@ def missing(results: dict) -> str:
     return "\n".join(lines) or "Every solver and every protocol has rows."
 
 
-# ---- levers, cost, calibration --------------------------------------------------------------
+# ---- levers, cost ---------------------------------------------------------------------------
 
 
-def levers_table() -> str:
-    path = RUNS / "levers.json"
-    if not path.is_file():
+def levers_table(path: Path = ROOT / "docs" / "study" / "rows.jsonl") -> str:
+    """Rows of the study that change one thing of the base, and other ways to decode one model."""
+    lines = [line for line in read_rows(path) if line["status"] == "done"]
+    base = [line for line in lines if line["name"] == "base"]
+    again = [line for line in lines if line["name"] == "test-time"]
+    if not base:
         return "No levers were measured yet."
-    record = json.loads(path.read_text())
-    files = {row["lever"]: json.loads((RUNS / row["file"]).read_text())
-             for row in record["rows"] if "file" in row}  # fmt: skip
-    rows = []
-    for row in record["rows"]:
-        name, result = row["lever"], files.get(row["lever"], row)
-        gain = row.get("gain") or {}
-        if name in files and name != record["base"] and record["base"] in files:
-            paired = pair(files[record["base"]], result)
-            if paired is not None:
-                gain = {m: getattr(paired, m).as_dict() for m in ("absolute", "perfect")}
-        cells = [interval(result[m]) for m in ("absolute", "perfect")]
-        cells += [interval(gain[m], "+") if gain.get(m) else "" for m in ("absolute", "perfect")]
-        cost = f"{row['seconds']:.0f}" if row.get("seconds") is not None else ""
-        rows.append([f"{name} (base)" if name == record["base"] else name, *cells, cost,
-                     row.get("note", "")])  # fmt: skip
-    head = ["lever", "absolute", "perfect", "gain, absolute", "gain, perfect", "GPU s", "note"]
-    about = f"Measured on {record['test']}; gains are paired, puzzle by puzzle."
+    kinds = list(base[0]["results"])
+
+    def row(name: str, mine: list, cost: str, way: str = "valid", other: list = base) -> list[str]:
+        scores = [interval(mine[0]["results"][k][way]["absolute"]) for k in kinds]
+        gains = [gain(mine, other, k, way, "valid") if mine is not base else None for k in kinds]
+        more = [interval(g.as_dict(), "+") if g else "" for g in gains]
+        return [name, *scores, *more, str(len(mine)), cost]
+
+    def rate(line: dict) -> str:
+        more = f" + {line['side_seconds']:.0f} s before" if "side_seconds" in line else ""
+        return f"{line['puzzles_seen'] / line['seconds'] / 1e3:.1f}{more}"
+
+    rows = [row("base", base, rate(base[0]))]
+    for name in dict.fromkeys(x["name"] for x in lines if x["group"] == "levers"):
+        mine = [line for line in lines if line["name"] == name]
+        rows.append(row(str(mine[0]["x"]), mine, rate(mine[0])))
+    for way, text in WAYS.items() if again else ():
+        cost = f"{again[0]['results'][kinds[-1]][way]['ms']:.1f} ms a puzzle"
+        rows.append(row(text, again, cost, way, again))
+    head = ["lever", *(f"{k}, absolute" for k in kinds), *(f"gain, {k}" for k in kinds), "seeds",
+            "thousand training puzzles/s, or decoding time"]  # fmt: skip
+    about = (
+        f"Small models, {base[0]['settings']['seconds']:g} s on one {base[0]['device']} each, "
+        "validation puzzles; the base is the paper's tokenizer with heads and centroid start. "
+        "Gains are paired, puzzle by puzzle; those of the decodings are against one pass of the "
+        "same model. [The study](study.md) has all rows."
+    )
     return f"{about}\n\n{table(head, rows)}"
 
 
@@ -326,33 +338,6 @@ def generalisation_block() -> str:
     return (f"{shown} puzzles a cell; 95 % intervals (in `runs/generalisation.json`) are up to ± "
             f"{widest:.0f} points wide.\n\n![Accuracy of each solver by kind of image and gap]"
             "(pictures/generalisation.png)")  # fmt: skip
-
-
-def calibration(result: dict, resamples: int = 500) -> dict:
-    """Bins of stated confidence with 95 % intervals of the share right, bootstrapped by puzzle.
-
-    Pieces of one puzzle are right or wrong together, so puzzles are drawn, not pieces.
-    """
-    count = len(result["reliability"])
-    pieces, right = (np.zeros((len(result["outcomes"]), count)) for _ in range(2))
-    for number, r in enumerate(result["outcomes"]):
-        given = {int(piece) for piece in r.get("given", {})}
-        for piece, sure in enumerate(r["confidences"] or []):
-            if piece not in given:
-                which = min(int(sure * count), count - 1)
-                pieces[number, which] += 1
-                right[number, which] += r["positions"][piece] == r["truth"][piece]
-    rng = np.random.default_rng(0)
-    draws = rng.multinomial(len(pieces), np.full(len(pieces), 1 / len(pieces)), size=resamples)
-    with np.errstate(invalid="ignore"):
-        shares = (draws @ right) / (draws @ pieces)
-    bins = []
-    for which, old in enumerate(result["reliability"]):
-        seen = shares[~np.isnan(shares[:, which]), which]
-        low, high = np.percentile(seen, [2.5, 97.5]) if len(seen) else (0.0, 0.0)
-        bins.append({"confidence": old["confidence"], "accuracy": old["accuracy"],
-                     "count": old["count"], "low": float(low), "high": float(high)})  # fmt: skip
-    return {"ece": result["ece"], "bins": bins}
 
 
 # ---- files ----------------------------------------------------------------------------------

@@ -10,18 +10,19 @@ been run are named as missing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from puzlm.ablate import Plan, Row, read_rows
-from puzlm.ablation_plots import bars, scores, sizes, sweeps
+from puzlm.ablation_plots import bars, curves, gain, scores, sizes, sweeps
 from puzlm.backbones import BACKBONES
+from puzlm.metrics import Interval
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 ROWS = DOCS / "study" / "rows.jsonl"
 KINDS = ("photos-3x3", "art-3x3")
+CURVES = ("base", "no-heads", "random-start", "strips", "two-symbols")
 SWEEPS = {"granularity": "granularity B (patches a side)",
           "dimension": "dimensions kept by the PCA (d)",
           "vocabulary": "vocabulary size (k)"}  # fmt: skip
@@ -44,6 +45,10 @@ Numbers = dict[str, str]
 
 def span(value: dict[str, float], digits: int = 2) -> str:
     return f"{value['value']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
+
+
+def signed(value: Interval) -> str:
+    return f"{value.value:+.1f} [{value.low:+.1f}, {value.high:+.1f}]"
 
 
 def label(part: dict[str, Any]) -> str:
@@ -143,13 +148,6 @@ def analysis_numbers(result: dict[str, Any], models: dict[str, dict[str, Any]]) 
         g = found["embeddings"]
         picture = f"analysis/{name}/analysis-beyond.png"
         made[f"picture {name}"] = f"![Nearest symbols of the model {name}]({picture})"
-        for line in read_rows(DOCS / "analysis" / name / "rows.jsonl"):
-            ways = line["results"]["photos-3x3"]
-            made |= {
-                f"steps {name}": str(line["steps"]), f"device {name}": line["device"],
-                f"decoder {name}": f"{ways['valid']['absolute']['value']:.1f}",
-                f"head {name}": f"{ways['head']['absolute']['value']:.1f}",
-            }  # fmt: skip
         made[f"symbols {name}"] = f"{g['symbols']:,}"
         made[f"reliability {name}"] = f"{g['compatibility_reliability']:.2f}"
         made[f"alike fit {name}"] = f"{g['looks_and_compatibility']:.2f}"
@@ -170,28 +168,32 @@ def by_name(lines: Lines) -> dict[str, Lines]:
     return found
 
 
-def row_table(rows: Iterable[tuple[str, Lines]], way: str = "valid") -> str:
-    lines = ["| row | seeds | photos 3x3: absolute | perfect | art 3x3, gap 50 %: absolute "
-             "| perfect | tokens a puzzle | parameters (M) | steps | puzzles seen (M) "
+def row_table(rows: list[tuple[str, Lines]], way: str = "valid") -> str:
+    """Rows with their gain over the first."""
+    lines = ["| row | seeds | photos 3x3: absolute | perfect | gain | art 3x3, gap 50 %: absolute "
+             "| perfect | gain | tokens a puzzle | parameters (M) | puzzles seen (M) "
              "| tokenising (ms) |",
-             "|---|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
-    for name, found in rows:
+             "|---|---|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    for number, (name, found) in enumerate(rows):
         if not found:
-            lines.append(f"| {name} | not run | | | | | | | | | |")
+            lines.append(f"| {name} | not run | | | | | | | | | | |")
             continue
         cells = []
         for kind in KINDS:
             for measure in ("absolute", "perfect"):
                 score = scores(found, kind, way, measure)
                 cells.append("" if score is None else span(score, 1))
+            more = gain(found, rows[0][1], kind, way) if number else None
+            cells.append("" if more is None else signed(more))
         mean = {k: sum(x[k] for x in found) / len(found)
-                for k in ("steps", "puzzles_seen", "tokenise_ms")}  # fmt: skip
+                for k in ("puzzles_seen", "tokenise_ms")}  # fmt: skip
         first = found[0]
         where = " (CPU)" if first["device"] == "CPU" else ""
+        where += " †" if any("disturbed" in x for x in found) else ""
         lines.append(
             f"| {name}{where} | {len(found)} | {' | '.join(cells)} | "
             f"{first['tokens_per_puzzle']} | {first['parameters'] / 1e6:.1f} | "
-            f"{mean['steps']:.0f} | {mean['puzzles_seen'] / 1e6:.2f} | {mean['tokenise_ms']:.3f} |"
+            f"{mean['puzzles_seen'] / 1e6:.2f} | {mean['tokenise_ms']:.3f} |"
         )
     return "\n".join(lines)
 
@@ -228,20 +230,26 @@ def tokenizer_facts(found: dict[str, Lines], rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def spread(base: Lines, kind: str) -> float:
+    """Points between the best and the worst seed of the base: what chance alone does."""
+    values = [x["results"][kind]["valid"]["absolute"]["value"] for x in base]
+    return max(values) - min(values)
+
+
 def verdict(base: Lines, rows: list[tuple[str, Lines]], kind: str = "art-3x3") -> str:
-    """Say which rows lie clearly above or below the base: intervals that do not overlap."""
+    """Say which rows lie above or below the base by more than puzzles and seeds explain."""
     own = scores(base, kind, "valid", "absolute")
     if own is None or not any(found for _, found in rows):
         return "No row of this group has been run yet."
-    parts: dict[str, list[str]] = {"above": [], "below": [], "even": []}
+    parts: dict[str, list[str]] = {"better": [], "worse": [], "not told apart": []}
     for name, found in rows:
-        score = scores(found, kind, "valid", "absolute")
-        if score is not None:
-            where = ("above" if score["low"] > own["high"] else
-                     "below" if score["high"] < own["low"] else "even")  # fmt: skip
-            parts[where].append(f"{name} ({score['value']:.1f})")
-    texts = {"above": "clearly better", "below": "clearly worse", "even": "not told apart"}
-    said = [f"{texts[w]}: {', '.join(names)}" for w, names in parts.items() if names]
+        more = gain(found, base, kind) if found else None
+        if more is not None:
+            clear = abs(more.value) > spread(base, kind)
+            where = ("better" if clear and more.low > 0 else
+                     "worse" if clear and more.high < 0 else "not told apart")  # fmt: skip
+            parts[where].append(f"{name} ({more.value:+.1f})")
+    said = [f"{where}: {', '.join(names)}" for where, names in parts.items() if names]
     return f"Against the base's {own['value']:.1f} absolute on {kind}: {'; '.join(said)}."
 
 
@@ -254,7 +262,8 @@ def best(group: str, rows: dict[Any, Lines]) -> str:
         if len(known) < 2:
             return f"{LETTER[group]}: not run yet."
         top = max(known, key=lambda x: known[x]["value"])
-        even = [x for x, s in known.items() if x != top and s["high"] >= known[top]["low"]]
+        gains = {x: gain(rows[x], rows[top], kind) for x in known if x != top}
+        even = [x for x, more in gains.items() if more is not None and more.high >= 0]
         text = f"{kind} is best at {LETTER[group]} = {top or 'no PCA'} "
         text += f"({known[top]['value']:.1f} absolute"
         if even:
@@ -293,7 +302,7 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
     large = [(f"{n}, d_model 256", found.get(f"backbones-256-{n}", [])) for n in backbones]
     small = [(f"{n}, d_model 128", found.get(f"backbones-128-{n}", []))
              for n in backbones if n not in ("encoder", "decoder")]  # fmt: skip
-    first = [("base", base)]
+    first, bart = [("base", base)], found.get("backbones-256-bart", [])
     sweep_rows = [(f"{LETTER[g]} = {x or 'no PCA'}", rows) for g, panel in panels.items()
                   for x, rows in panel.items() if x != BASE_AT[g]]  # fmt: skip
     numbers = {
@@ -303,19 +312,28 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
         "best vocabulary": best("vocabulary", panels["vocabulary"]),
         "switch table": row_table(first + named("switches")),
         "switch verdict": verdict(base, named("switches")),
+        "switch verdict photos": verdict(base, named("switches"), "photos-3x3"),
         "tokenizer table": row_table(first + named("tokenizers")),
         "tokenizer facts": tokenizer_facts(found, groups["tokenizers"]),
         "tokenizer verdict": verdict(base, named("tokenizers")),
         "backbone table": row_table(large + small),
-        "backbone verdict": verdict(found.get("backbones-256-bart", []), large[1:])
+        "backbone verdict": verdict(bart, large[1:]).replace("the base's", "BART's"),
+        "backbone verdict photos": verdict(bart, large[1:], "photos-3x3")
         .replace("the base's", "BART's"),
         "lever table": row_table(first + named("levers")),
         "lever verdict": " ".join(verdict(base, named("levers"), kind) for kind in KINDS),
         "decoding table": decoding_table(found.get("test-time", [])),
     }  # fmt: skip
+    for name, (line, *_) in found.items():
+        for way, text in (("valid", "decoder"), ("head", "head")):
+            score = line["results"]["photos-3x3"].get(way)
+            numbers[f"{text} {name}"] = f"{score['absolute']['value']:.1f}" if score else ""
+        numbers[f"steps {name}"] = f"{line['steps']:,}"
     figures = {"panels": panels, "backbones": backbones, "first": first,
                "switches": named("switches"), "tokenizers": named("tokenizers"),
-               "levers": named("levers"), "decoding": found.get("test-time", [])}  # fmt: skip
+               "levers": named("levers"), "decoding": found.get("test-time", []),
+               "curves": {str(found[n][0]["x"] or n): found[n][0] for n in CURVES if n in found},
+               }  # fmt: skip
     return numbers, figures
 
 
@@ -329,19 +347,10 @@ def load() -> tuple[dict[str, Any], dict[str, dict[str, Any]], Plan, Lines]:
     return result, models, Plan.load(ROOT / "plans" / "study.toml"), read_rows(ROWS)
 
 
-class Known(dict[str, str]):
-    """Numbers by name; those of a model that has not been analysed yet are said to be missing."""
-
-    def __missing__(self, name: str) -> str:
-        if name.endswith(" random-start"):
-            return "(not measured yet)"
-        raise KeyError(name)
-
-
 def render() -> str:
     """The whole page."""
     result, models, plan, lines = load()
-    numbers = Known(analysis_numbers(result, models) | ablation_numbers(plan, lines)[0])
+    numbers = analysis_numbers(result, models) | ablation_numbers(plan, lines)[0]
     return (DOCS / "study.template.md").read_text().format_map(numbers)
 
 
@@ -363,6 +372,7 @@ def draw() -> None:
         bars(dict(f["first"] + f[group]), KINDS, folder / f"{group}.png",
              f"{title}, equal training time")  # fmt: skip
     sizes(f["backbones"], KINDS, folder / "backbones.png")
+    curves(f["curves"], folder / "curves.png")
     bars({"base": f["decoding"]}, KINDS, folder / "decoding.png", "One model, decoded in many ways",
          ways=WAYS)  # fmt: skip
 

@@ -48,6 +48,8 @@ class Row:
     """'sides' starts the embeddings from a side model that is trained first."""
     decode: tuple[str, ...] = ()
     """Ways of decoding to examine; empty takes the plan's."""
+    seconds: float = 0.0
+    """Training time of this row; 0 takes the plan's. Compare rows of one time only."""
     keep: bool = False
     """Save the trained model below models/ of the output folder."""
     note: str = ""
@@ -135,7 +137,7 @@ class Plan:
         """Everything that decides a row's result; a row with the same is done."""
         recipe = self.recipe(row, seed).as_dict()
         recipe.pop("data")
-        shared = {"seconds": self.plan.seconds, "steps": self.plan.steps,
+        shared = {"seconds": row.seconds or self.plan.seconds, "steps": self.plan.steps,
                   "puzzles": self.plan.puzzles, "decode": list(row.decode or self.plan.decode),
                   "few": self.plan.few}  # fmt: skip
         if row.start:
@@ -228,12 +230,15 @@ def run_plan(
     only: Sequence[str] = (),
     seconds: float | None = None,
     stop_after: float = float("inf"),
+    part: tuple[int, int] = (1, 1),
     device: str = "auto",
     report: Callable[[str], None] = print,
 ) -> list[Line]:
     """Run the rows of a plan that are not done yet; returns the lines of all done ones.
 
     `stop_after` seconds after the start no further row is begun that might not end in time.
+    `part` (k, n) takes every n-th run, from the k-th: n processes that share a device take turns
+    fitting and training on it, while the others build models and examine.
     """
     began, out = time.monotonic(), Path(out)
     plan = Plan.load(path)
@@ -247,6 +252,9 @@ def run_plan(
     most = max(len(plan.seeds(row)) for row in rows)
     wanted = [(row, plan.seeds(row)[turn]) for turn in range(most) for row in rows
               if turn < len(plan.seeds(row))]  # fmt: skip
+    if not 1 <= part[0] <= part[1]:
+        raise SettingsError(f"--part {part[0]}/{part[1]}: write K/N with K from 1 to N")
+    wanted = wanted[part[0] - 1 :: part[1]]
     todo = [(row, seed) for row, seed in wanted if not _is_done(done, plan, row, seed)]
     report(f"{len(wanted)} runs, {len(wanted) - len(todo)} done already")
     if todo:
@@ -255,9 +263,9 @@ def run_plan(
         from puzlm.trial import Gallery
 
         where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-        gallery = Gallery(plan.kinds, data, where)
-        report(f"images read after {time.monotonic() - began:.0f} s; training on {where}")
         out.mkdir(parents=True, exist_ok=True)
+        gallery = Gallery(plan.kinds, data, where, out / "lock" if part[1] > 1 else None)
+        report(f"images read after {time.monotonic() - began:.0f} s; training on {where}")
         libraries: dict[str, Any] = {}
         longest = plan.plan.seconds
         for row, seed in todo:
@@ -268,8 +276,8 @@ def run_plan(
             line = _line(plan, row, seed, gallery, libraries, out)
             longest = max(longest, time.monotonic() - clock)
             line["row_seconds"] = round(time.monotonic() - clock, 1)
-            with file.open("a") as lines:
-                lines.write(json.dumps(line) + "\n")
+            with file.open("ab", buffering=0) as lines:  # one write: processes do not mix lines
+                lines.write((json.dumps(line) + "\n").encode())
             done[row.name, seed] = line
             report(_summary(line))
     return [done[row.name, seed] for row, seed in wanted if (row.name, seed) in done]
@@ -299,8 +307,8 @@ def _line(plan: Plan, row: Row, seed: int, gallery: Any, libraries: dict[str, An
         library, tokenizer = _library(plan, row, recipe, gallery, libraries)
         keep = out / "models" / f"{row.name}-{seed}" if row.keep else None
         return line | run_row(
-            recipe, library, tokenizer, gallery, seconds=plan.plan.seconds, steps=plan.plan.steps,
-            start=row.start, side_steps=plan.plan.side_steps,
+            recipe, library, tokenizer, gallery, seconds=row.seconds or plan.plan.seconds,
+            steps=plan.plan.steps, start=row.start, side_steps=plan.plan.side_steps,
             decodings=row.decode or plan.plan.decode, few=plan.plan.few, keep=keep,
         )  # fmt: skip
     except Exception as error:  # a row may fail in any way; the others must go on
@@ -348,6 +356,18 @@ def _summary(line: Line) -> str:
             f"{line['row_seconds']:.0f} s in all")  # fmt: skip
 
 
+def parse_part(text: str) -> tuple[int, int]:
+    """Read 'K/N'.
+
+    >>> parse_part("1/2")
+    (1, 2)
+    """
+    first, _, second = text.partition("/")
+    if not (first.isdigit() and second.isdigit()):
+        raise SettingsError(f"--part {text}: write K/N, for example 1/2")
+    return int(first), int(second)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m puzlm.ablate`: the command without the packages that commands need."""
     parser = argparse.ArgumentParser(prog="puzlm.ablate", description="Run the rows of a plan.")
@@ -358,11 +378,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="training time of a row")
     parser.add_argument("--stop-after", type=float, default=float("inf"),
                         help="begin no row that might not end within so many seconds")  # fmt: skip
+    parser.add_argument("--part", default="1/1", help="K/N: every N-th run, from the K-th")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     a = parser.parse_args(arguments)
     try:
         run_plan(a.plan, a.output, data=a.data, only=a.only, seconds=a.seconds,
-                 stop_after=a.stop_after, device=a.device,
+                 stop_after=a.stop_after, part=parse_part(a.part), device=a.device,
                  report=lambda text: print(text, flush=True))  # fmt: skip
     except PuzlmError as error:
         print(f"error: {error}", file=sys.stderr)

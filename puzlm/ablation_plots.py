@@ -6,11 +6,16 @@ ones perfect accuracy; in bars the full inner bar is perfect accuracy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from puzlm.metrics import Interval, bootstrap
 from puzlm.plots import GREY, _pyplot, _save, style
+from puzlm.puzzle import parse_grid
 
 Line = dict[str, Any]
 Score = dict[str, float]  # value, low, high in percent
@@ -24,6 +29,24 @@ def scores(lines: Sequence[Line], kind: str, way: str, measure: str) -> Score | 
         return None
     return {"value": sum(f["value"] for f in found) / len(found),
             "low": min(f["low"] for f in found), "high": max(f["high"] for f in found)}  # fmt: skip
+
+
+def gain(
+    lines: Sequence[Line], base: Sequence[Line], kind: str, way: str = "valid", base_way: str = ""
+) -> Interval | None:
+    """Points of absolute accuracy above the base: on the same puzzles, means over the seeds."""
+
+    def share(rows: Sequence[Line], way: str) -> Any:
+        found = [x for x in rows if x["status"] == "done" and way in x["results"].get(kind, {})]
+        if not found:
+            return None
+        cells = math.prod(parse_grid(found[0]["settings"]["recipe"]["cut"]["grid"]))
+        return np.mean([x["results"][kind][way]["right"] for x in found], 0) / cells
+
+    one, other = share(lines, way), share(base, base_way or way)
+    if one is None or other is None:
+        return None
+    return bootstrap(one - other[: len(one)])  # slow ways see the first puzzles only
 
 
 def sweeps(
@@ -48,6 +71,8 @@ def sweeps(
         panel.axhline(100 / 9, color=GREY, lw=0.8, linestyle=":", label="chance, absolute")
         if base.get(group) in places:
             panel.axvline(places[base[group]], color=GREY, lw=6, alpha=0.18, zorder=0, label="base")
+        for x in (x for x in places if any("disturbed" in line for line in rows[x])):
+            panel.annotate("†", (places[x], 3), ha="center", color=GREY)
         panel.set_xticks(list(places.values()), [_text(x) for x in places])
         panel.set(xlabel=titles[group], xlim=(-0.4, len(places) - 0.6))
         if not any(rows.values()):
@@ -128,6 +153,27 @@ def sizes(
             axes.text(0.5, 0.5, "not run", ha="center", transform=axes.transAxes, color=GREY)
     panels[0][0].set(ylabel="absolute accuracy on validation puzzles (%)")
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=8)
+    _save(figure, path)
+
+
+def curves(rows: Mapping[str, Line], path: str | Path) -> None:
+    """Draw how the decoder and the heads learn, one line a row, over the puzzles seen."""
+    plt = _pyplot()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.2), layout="constrained")
+    for name, line in rows.items():
+        look = style(name, list(rows)[1:]) | {"ms": 4}
+        if name == next(iter(rows)):
+            look |= {"color": "black", "linestyle": "-", "marker": "o"}
+        batch = line["puzzles_seen"] / line["steps"] / 1e3
+        seen = [batch * point[0] for point in line["curve"]]
+        left.plot(seen, [100 * point[2] for point in line["curve"]], label=name, **look)
+        if any(point[3] for point in line["curve"]):
+            right.plot(seen, [point[3] for point in line["curve"]], **look)
+    left.set(ylabel="next cell right, earlier ones given (%)", ylim=(0, 100))
+    right.set(ylabel="loss of the training-only heads (nats)", ylim=(0, None))
+    for axes in (left, right):
+        axes.set(xlabel="training puzzles seen (thousands)")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     _save(figure, path)
 
 

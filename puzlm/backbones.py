@@ -12,8 +12,7 @@ token ids go in, logits over token ids come out.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from puzlm.errors import ModelError, SettingsError, nearest
-from puzlm.images import write_bytes
-from puzlm.stacks import DecoderOnly, EncoderOnly
-from puzlm.tokenizer import (
-    BOS,
-    EOS,
-    PAD,
-    PieceTokenizer,
-    read_json,
-    read_safetensors,
-    settings_from,
-)
+from puzlm.saved import read_settings, save
+from puzlm.stacks import DecoderOnly, EncoderOnly, Network
+from puzlm.tokenizer import BOS, EOS, PAD, PieceTokenizer, read_safetensors
 
 SIZES = {  # encoder layers, decoder layers, d_model, heads, feed-forward
     "tiny": (2, 2, 128, 4, 512),
@@ -164,20 +155,13 @@ class Seq2Seq(nn.Module):
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Write model.json and model.safetensors."""
-        from safetensors.torch import save
-
-        tensors = {name: t.to(dtype).contiguous().cpu() for name, t in self.tensors().items()}
-        write_bytes(Path(folder) / "model.safetensors", save(tensors))
-        record = json.dumps({"version": 1, **asdict(self.settings)}, indent=1) + "\n"
-        write_bytes(Path(folder) / "model.json", record.encode())
+        save(folder, "model", self.settings, self.tensors(), dtype)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Seq2Seq:
         """Read a saved model in float32; nothing in the files is executed."""
         folder = Path(folder)
-        record = read_json(folder / "model.json")
-        record.pop("version", None)
-        model = cls(settings_from(ModelSettings, record, str(folder)))
+        model = cls(read_settings(ModelSettings, folder / "model.json"))
         model.load(read_safetensors(folder / "model.safetensors"), str(folder))
         return model.eval()
 
@@ -230,68 +214,37 @@ def _transformer(s: ModelSettings) -> Any:
     return BartForConditionalGeneration(BartConfig(**layers))
 
 
-class _Output:
-    """The two fields of transformers' output objects that this package reads."""
-
-    def __init__(self, logits: Tensor, past_key_values: Any = None) -> None:
-        self.logits, self.past_key_values = logits, past_key_values
-
-
-class _Encoder(nn.Module):
-    def __init__(self, s: ModelSettings, embed: nn.Embedding, rnn: type[Any]) -> None:
-        super().__init__()
-        self.embed = embed
-        self.rnn = rnn(s.d_model, s.d_model // 2, s.encoder_layers, batch_first=True,
-                       bidirectional=True, dropout=s.dropout)  # fmt: skip
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-    ) -> tuple[Tensor]:
-        x = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
-        return (self.rnn(x)[0],)
-
-
-class _Recurrent(nn.Module):
+class _Recurrent(Network):
     """LSTM or GRU: two-way encoder; decoder that attends to the encoder states (Luong, dot)."""
 
     def __init__(self, s: ModelSettings) -> None:
         super().__init__()
         rnn = nn.LSTM if s.backbone == "lstm" else nn.GRU
         self.embed = nn.Embedding(s.vocabulary, s.d_model, padding_idx=PAD)
-        self.encoder = _Encoder(s, self.embed, rnn)
+        reader = rnn(s.d_model, s.d_model // 2, s.encoder_layers, batch_first=True,
+                     bidirectional=True, dropout=s.dropout)  # fmt: skip
+        self.encoder = nn.ModuleDict({"rnn": reader})  # as its weights are named in saved models
         self.rnn = rnn(s.d_model, s.d_model, s.decoder_layers, batch_first=True, dropout=s.dropout)
         self.query = nn.Linear(s.d_model, s.d_model, bias=False)
         self.mix = nn.Linear(2 * s.d_model, s.d_model)
         self.out = nn.Linear(s.d_model, s.vocabulary)
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embed
+    def read(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        states: Tensor = self.encoder["rnn"](x)[0]
+        return states
 
-    def get_encoder(self) -> nn.Module:
-        return self.encoder
-
-    def forward(
-        self,
-        encoder_outputs: tuple[Tensor],
-        decoder_input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
-        **_: Any,
-    ) -> _Output:
-        states = encoder_outputs[0]
-        previous = past_key_values
-        if isinstance(previous, tuple) and len(previous) == 1:
-            previous = previous[0]  # GRU has one state tensor, LSTM two
-        hidden, after = self.rnn(self.embed(decoder_input_ids), previous)
+    def go_on(
+        self, states: Tensor, tokens: Tensor, mask: Tensor | None, cache: Any
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if cache is not None and len(cache) == 1:
+            cache = cache[0]  # GRU has one state tensor, LSTM two
+        hidden, after = self.rnn(self.embed(tokens), cache)
         scores = self.query(hidden) @ states.transpose(1, 2) / states.shape[-1] ** 0.5
-        if attention_mask is not None:
-            scores = scores.masked_fill(attention_mask[:, None] == 0, float("-inf"))
+        if mask is not None:
+            scores = scores.masked_fill(mask[:, None] == 0, float("-inf"))
         context = scores.softmax(-1) @ states
         logits = self.out(torch.tanh(self.mix(torch.cat([hidden, context], -1))))
-        return _Output(logits, after if isinstance(after, tuple) else (after,))
+        return logits, after if isinstance(after, tuple) else (after,)
 
 
 class TorchReader:

@@ -1,9 +1,10 @@
 """How the time of each stage of solving grows with the number of pieces; a part of `puzlm bench`.
 
-`bench.solve_cost` times what a person gets: one photo cut ever finer, by whatever solver `auto`
-takes for the grid. Here only the number of pieces changes, they stay of one size, and every stage
-is timed on every grid: also reading by the encoder-decoder, which in the box knows one grid only.
-Its time does not depend on its weights, so a model of the same shape with larger tables reads here.
+`bench_library.solve_cost` times what a person gets: one photo cut ever finer, by whatever solver
+`auto` takes for the grid. Here only the number of pieces changes, they stay of one size, and every
+stage is timed on every grid: also reading by the encoder-decoder, which in the box knows one grid
+only. Its time does not depend on its weights, so a model of the same shape with larger tables reads
+here.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ def growth(report: bench.Report, repeats: int, grids: Sequence[int] = GRIDS) -> 
     seconds: dict[str, dict[str, Any]] = {}
     for name, puzzle in puzzles.items():
         # Stages take turns, so that a busy moment of the machine does not fall on one of them.
-        seconds[name] = bench._race(_stages(puzzle, tokenizer, reader, sides), repeats)[0]
+        seconds[name] = bench.race(_stages(puzzle, tokenizer, reader, sides), repeats)[0]
     # Of the fastest runs, which other work on the machine disturbs least. Not of the search: for
     # large grids it is another one, and a line through both says nothing.
     exponents = {
-        stage: bench._exponent((len(p.pieces), seconds[name][stage]["min"])
+        stage: bench.exponent((len(p.pieces), seconds[name][stage]["min"])
                                for name, p in puzzles.items())
         for stage in STAGES if stage != "search"
     }  # fmt: skip

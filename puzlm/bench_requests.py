@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
-from puzlm.bench import _crops
+from puzlm import bench
 from puzlm.images import Pixels
 from puzlm.puzzle import Puzzle, shuffled
 from puzlm.solver import Solver
@@ -94,7 +94,7 @@ def solve_request(
 def good_requests(solver: Solver, each: int = 3) -> list[Asked]:
     """Puzzles of several grids, solvers and ways to send them; `solver` says what is right."""
     plain = {kind: solver.variant(solver=kind) for kind in ("auto", "seq2seq", "bigram", "classic")}
-    crops = iter(_crops(12 * each, 144, 7))
+    crops = iter(bench.crops(12 * each, 144, 7))
     found: list[Asked] = []
 
     def add(kind: str, grid: str, missing: int = 0, gap: float = 0.0) -> None:
@@ -163,10 +163,10 @@ def bad_requests() -> list[Asked]:
     ]
 
 
-def zipped(entries: Mapping[str, bytes]) -> bytes:
+def zipped(entries: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     """A zip file in memory."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w", method) as archive:
         for name, data in entries.items():
             archive.writestr(name, data)
     return buffer.getvalue()

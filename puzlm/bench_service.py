@@ -32,7 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from puzlm.bench import Record, Report, _crops, _ratio, _spread, machine
+from puzlm import bench
+from puzlm.bench import Record, Report
 from puzlm.bench_requests import Asked, bad_requests, good_requests, solve_request
 from puzlm.errors import PuzlmError
 from puzlm.puzzle import Puzzle
@@ -63,10 +64,7 @@ QUICK = Settings((1, 4), 8, 1, 0, 60, 200, 8)
 def run(*, quick: bool, report: Report, settings: Settings | None = None) -> Record:
     """Measure the service; `quick` only sees that it runs."""
     s = settings or (QUICK if quick else Settings())
-    found: Record = {"quick": quick, "machine": machine(), "settings": s.__dict__}
-    about = found["machine"]
-    report(f"machine    {about['cores']} cores, {about['threads']} threads, load {about['load']}, "
-           f"{about['processor']}")  # fmt: skip
+    found: Record = {**bench.begin(quick, report), "settings": s.__dict__}
     solver = Solver.from_pretrained()
     with serving() as server:
         found["load"] = load(server, solver, s, report)
@@ -104,7 +102,7 @@ def checks(found: Record) -> dict[str, bool]:
 
 def load(server: Server, solver: Solver, s: Settings, report: Report) -> Record:
     """Puzzles/s of the service at several numbers of clients, in turn with plain calls."""
-    puzzles = [Puzzle.from_image(c, 3, seed=i) for i, c in enumerate(_crops(8, 144, 5))]
+    puzzles = [Puzzle.from_image(c, 3, seed=i) for i, c in enumerate(bench.crops(8, 144, 5))]
     asked = [solve_request(p, {}, solver.solve(p).positions.tolist()) for p in puzzles]
     one_round = list(islice(cycle(range(len(puzzles))), s.puzzles))
     ask(server, [asked[i] for i in one_round[:8]], 8)  # warm
@@ -124,12 +122,12 @@ def load(server: Server, solver: Solver, s: Settings, report: Report) -> Record:
             worked[1] += server.worked() - begun
             waits += [answer.seconds for answer in answers]
             wrong += sum(not answer.right for answer in answers)
-        times = {"plain": _spread(plain), "service": _spread(service)}
+        times = {"plain": bench.spread(plain), "service": bench.spread(service)}
         p50, p99 = (round(1e3 * float(q), 1) for q in np.quantile(waits, [0.5, 0.99]))
         here = {
             "puzzles_per_second": round(s.puzzles / times["service"]["median"], 2),
             "plain_puzzles_per_second": round(s.puzzles / times["plain"]["median"], 2),
-            "ratio": _ratio(times, "plain", "service", None),
+            "ratio": bench.ratio(times, "plain", "service", None),
             "p50_ms": p50, "p99_ms": p99, "wrong": wrong, "seconds": times,
             "processor_ms_per_puzzle": {
                 name: round(1e3 * value / s.rounds / s.puzzles, 1)
@@ -146,7 +144,7 @@ def load(server: Server, solver: Solver, s: Settings, report: Report) -> Record:
 
 def overload(server: Server, solver: Solver, s: Settings, report: Report) -> Record:
     """More clients at once than may wait: everyone gets an answer or a 503 with Retry-After."""
-    puzzle = Puzzle.from_image(_crops(1, 144, 6)[0], 3)
+    puzzle = Puzzle.from_image(bench.crops(1, 144, 6)[0], 3)
     asked = solve_request(puzzle, {}, solver.solve(puzzle).positions.tolist())
     answers = ask(server, [asked] * s.overload, s.overload)
     counts = Counter(str(answer.status) for answer in answers)

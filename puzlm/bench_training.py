@@ -1,22 +1,31 @@
-"""Where the time of a training step goes, on this device: `puzlm bench --training`.
+"""Where the time of a training step goes, on this device, trick by trick.
+
+    python -m puzlm.bench_training --variants all -o speed.json --budget 150
+    python -m puzlm.bench_training --curve 300 --data photos.tar -o curve.json
 
 Times are medians over repeated steps between device synchronisations. Noise images stand in for
-photos: no stage's time depends on what the pixels show.
+photos: no stage's time depends on what the pixels show. bench_variants.py runs several variants.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from puzlm.corpus import Album, cut_batch, draw_batch
+from puzlm.corpus import Album
+from puzlm.fast import PLAIN, Tricks
+from puzlm.loop import Batch
 from puzlm.settings import Recipe
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.train import Objective, Pages, build_model
+
+Compile = Callable[..., Any]
 
 
 def matrix_rate(device: str, size: int = 8192) -> float:
@@ -43,80 +52,208 @@ def flops(recipe: Recipe, tokenizer: PieceTokenizer, cells: int) -> float:
     return 3 * 2 * float(encoder + decoder + N * d * model.vocabulary)
 
 
-def stages(recipe: Recipe, device: str, fast: bool, repeats: int = 20) -> dict[str, Any]:
-    """Milliseconds of cut, tokenise, sort, forward, backward, optimiser, and of whole steps."""
-    t, s = recipe.train, recipe.tokenizer
+def noise(count: int = 512, side: int = 200, blur: float = 0.0) -> list[Any]:
+    """Random images; blurred ones have smooth patches that look alike, as photos do."""
+    from scipy.ndimage import gaussian_filter
+
     rng = np.random.default_rng(0)
-    album = Album.of([rng.integers(0, 256, (200, 200, 3), np.uint8) for _ in range(512)], device)
-    tokenizer = PieceTokenizer(s)
-    pieces = rng.integers(0, 256, (2 * s.vocab_size // s.border_length + 64, s.side, s.side, 3),
-                          np.uint8)  # fmt: skip
-    tokenizer.fit_canonical(pieces, device=device, max_iter=1)
-    pages = Pages(recipe, tokenizer, device, album, compiled=fast)
-    cells = pages.grid[0] * pages.grid[1]
-    model = build_model(recipe, tokenizer).to(device).train()
-    objective = Objective(model, tokenizer, cells, t.heads, torch.bfloat16 if fast else None)
-    objective.to(device)
-    weights = list(objective.parameters())
-    optimiser = torch.optim.AdamW(weights, lr=1e-5, fused="cuda" in device)
-    run: Any = torch.compile(objective) if fast else objective
-    autocast = torch.autocast("cuda", torch.bfloat16, enabled="cuda" in device and not fast)
+    images = [rng.integers(0, 256, (side, side, 3), np.uint8) for _ in range(count)]
+    if not blur:
+        return images
+    smooth = []
+    for image in images:
+        wide = gaussian_filter(image.astype(np.float32), (blur, blur, 0))
+        wide = (wide - wide.mean()) / (wide.std() + 1e-6) * 50 + 128
+        smooth.append(np.clip(np.rint(wide), 0, 255).astype(np.uint8))
+    return smooth
 
-    draw = draw_batch(pages.sizes, t.batch, recipe.cut, (0, 0))
-    parts = [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in vars(draw).values()]
-    present, side = parts[-1], s.side
-    wrap: Callable[..., Any] = torch.compile if fast else (lambda f: f)
-    cut = wrap(lambda: cut_batch(album, *parts[:-1], side=side))
+
+def noise_tokenizer(recipe: Recipe, device: str) -> PieceTokenizer:
+    """The recipe's tokenizer with codebooks of the right size and no meaning."""
+    s = recipe.tokenizer
+    rng = np.random.default_rng(0)
+    count = 2 * s.vocab_size // s.border_length + 64
+    pieces = rng.integers(0, 256, (count, s.side, s.side, 3), np.uint8)
+    return PieceTokenizer(s).fit_canonical(pieces, device=device, max_iter=1)
+
+
+class Rig:
+    """Everything one training step needs, in the plain or in the fast way."""
+
+    def __init__(
+        self, recipe: Recipe, device: str, fast: bool, tricks: Tricks = PLAIN, *,
+        album: Album, tokenizer: PieceTokenizer, compile: Compile | None = None,
+    ) -> None:  # fmt: skip
+        self.recipe, self.device, self.fast, self.tricks = recipe, device, fast, tricks
+        t, cuda = recipe.train, "cuda" in device
+        self.pages = Pages(recipe, tokenizer, device, album, fast, tricks)
+        self.cells = self.pages.grid[0] * self.pages.grid[1]
+        self.model = build_model(recipe, tokenizer).to(device).train()
+        torch.manual_seed(t.seed + 1)
+        dtype = (torch.bfloat16 if cuda else torch.float32) if fast else None
+        self.objective = Objective(self.model, tokenizer, self.cells, t.heads, dtype, tricks)
+        self.objective.to(device)
+        self.weights = list(self.objective.parameters())
+        rate: Any = torch.tensor(1e-5, device=device) if tricks.graph else 1e-5
+        self.optimiser = torch.optim.AdamW(
+            self.weights, lr=rate, betas=(0.9, 0.98), weight_decay=t.weight_decay, fused=cuda,
+            capturable=cuda and tricks.graph,
+        )  # fmt: skip
+        compile = compile or (lambda work: torch.compile(work, dynamic=False))
+        self.run: Any = compile(self.objective) if fast else self.objective
+        self.autocast = torch.autocast("cuda", torch.bfloat16, enabled=cuda and not fast)
+        self._replay: Callable[[Batch], Tensor] | None = None
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Loss, and the facts of the log."""
+        with self.autocast:
+            loss, facts = self.run(batch)
+        return loss, facts
+
+    def learn(self, batch: Batch) -> Tensor:
+        """Forward, backward, optimiser; the loss and its facts (4,)."""
+        self.optimiser.zero_grad()
+        loss, facts = self.forward(batch)
+        torch.autograd.backward(loss)
+        self.update()
+        return torch.cat([loss.detach()[None], facts])
+
+    def update(self) -> None:
+        torch.nn.utils.clip_grad_norm_(self.weights, self.recipe.train.clip)
+        self.optimiser.step()
+
+    def step(self, number: int) -> Tensor:
+        """Draw, copy and do one step."""
+        with torch.no_grad():
+            batch = self.pages.batch(number)
+        if not (self.tricks.graph and "cuda" in self.device):
+            return self.learn(batch)
+        if self._replay is None:
+            self._replay = captured(self.learn, {k: v.clone() for k, v in batch.items()})
+        return self._replay(batch)
+
+    def set_rate(self, rate: float) -> None:
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+
+def captured(
+    work: Callable[[Batch], Tensor], fixed: Batch, rounds: int = 3
+) -> Callable[[Batch], Tensor]:
+    """Record `work` as a CUDA graph; the result copies its inputs in and replays it.
+
+    Recording runs it a few times for real (the library asks for a warm-up on a side stream).
+    """
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(rounds):
+            work(fixed)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = work(fixed)
+
+    def replay(batch: Batch) -> Tensor:
+        for name, place in fixed.items():
+            place.copy_(batch[name], non_blocking=True)
+        graph.replay()
+        return out.clone()
+
+    return replay
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far a variant's first step is from the library model's on the same weights and batch."""
+
+    loss: float
+    plain_loss: float
+    gradient_cosine: float
+    gradient_length: float
+    """Length of the gradient over that of the library's."""
+
+
+def check(rig: Rig, batch: Batch) -> Check:
+    """Compare loss and gradient with transformers' BART under autocast, eager."""
+
+    def once(run: Callable[[Batch], Any], autocast: bool) -> tuple[float, Tensor]:
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast and "cuda" in rig.device):
+            loss = run(batch)[0]
+        found = torch.autograd.grad(loss, rig.weights, allow_unused=True)
+        return float(loss.detach()), torch.cat(
+            [(torch.zeros_like(w) if g is None else g).flatten().double()
+             for w, g in zip(rig.weights, found, strict=True)]
+        )  # fmt: skip
+
+    loss, gradient = once(rig.run, not rig.fast)
+    kept, rig.objective.fast = rig.objective.fast, None
+    plain_tricks, rig.objective.tricks = rig.objective.tricks, PLAIN
+    try:
+        plain_loss, plain = once(rig.objective, True)
+    finally:
+        rig.objective.fast, rig.objective.tricks = kept, plain_tricks
+    lengths = (float(gradient.norm()), float(plain.norm()))
+    cosine = float(gradient @ plain) / max(lengths[0] * lengths[1], 1e-30)
+    return Check(loss, plain_loss, cosine, lengths[0] / max(lengths[1], 1e-30))
+
+
+def stages(
+    recipe: Recipe, device: str, fast: bool, repeats: int = 20, tricks: Tricks = PLAIN,
+    compile: Compile | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Milliseconds of cut, tokenise, sort, forward, backward, optimiser, and of whole steps."""
+    tokenizer = noise_tokenizer(recipe, device)
+    album = Album.of(noise(), device)
+    rig = Rig(recipe, device, fast, tricks, album=album, tokenizer=tokenizer, compile=compile)
+    pages, t = rig.pages, recipe.train
+    parts = [part.to(device) for part in pages.draw(0)]
     with torch.no_grad():
-        pieces = cut().view(-1, side, side, 3)
-        read = wrap(lambda: pages.tokenizer.encode_canonical(pieces))
-        symbols = read().view(t.batch, cells, -1, len(s.terms))
-        write = wrap(lambda: pages._write(symbols, present))
+        batch = pages.read(parts)
+    checked = check(rig, batch)
+    if "cuda" in device:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    with torch.no_grad():
+        pieces = pages.cut(*parts[1:6])
+        found = pages.encode(pieces)
+        symbols = found.view(t.batch, rig.cells, *found.shape[1:])
         rows = {
-            "draw (host)": _median(
-                lambda: draw_batch(pages.sizes, t.batch, recipe.cut, (0, 1)), device, 5
-            ),
-            "cut": _median(cut, device, repeats),
-            "tokenise": _median(read, device, repeats),
-            "sort": _median(write, device, repeats),
+            "draw (host)": _median(lambda: pages.draw(1), device, 5),
+            "cut": _median(lambda: pages.cut(*parts[1:6]), device, repeats),
+            "tokenise": _median(lambda: pages.encode(pieces), device, repeats),
+            "sort": _median(lambda: pages.write(symbols, *parts[6:]), device, repeats),
         }
-    batch = pages.batch(0)
-
-    def forward() -> Any:
-        with autocast:
-            return run(batch)[0]
 
     def both() -> None:
-        forward().backward()
-        optimiser.zero_grad()
-
-    def step() -> None:
-        with torch.no_grad():
-            batch.update(pages.batch(1))
-        forward().backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        optimiser.step()
-        optimiser.zero_grad()
+        torch.autograd.backward(rig.forward(batch)[0])
+        rig.optimiser.zero_grad()
 
     both()
-    rows["forward"] = _median(forward, device, repeats)
+    rows["forward"] = _median(lambda: rig.forward(batch), device, repeats)
     rows["backward"] = _median(both, device, repeats) - rows["forward"]
-    forward().backward()
-    rows["optimiser"] = _median(
-        lambda: (torch.nn.utils.clip_grad_norm_(weights, 1.0), optimiser.step()), device, repeats
-    )
-    optimiser.zero_grad()
-    whole = _sustained(step, device, repeats)
-    work = flops(recipe, tokenizer, cells)
+    torch.autograd.backward(rig.forward(batch)[0])
+    rows["optimiser"] = _median(rig.update, device, repeats)
+    rig.optimiser.zero_grad()
+    numbers = iter(range(1, 10**9))
+    # Thrice, and the best: another process may be getting ready on the same device.
+    whole = min(_sustained(lambda: rig.step(next(numbers)), device, repeats) for _ in range(3))
+    work = flops(recipe, tokenizer, rig.cells)
     return {
         "loop": "fast" if fast else "plain",
+        "tricks": asdict(tricks),
         "batch": t.batch,
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(p.numel() for p in rig.model.parameters()),
         "milliseconds": {k: round(1e3 * v, 3) for k, v in rows.items()},
         "step_milliseconds": round(1e3 * whole, 3),
         "puzzles_per_second": round(t.batch / whole, 1),
         "gflop_per_puzzle": round(work / 1e9, 3),
         "tflops": round(work * t.batch / whole / 1e12, 1),
+        "first_step": asdict(checked),
         "peak_memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2)
         if "cuda" in device
         else None,
@@ -151,3 +288,9 @@ def _sustained(work: Callable[[], Any], device: str, repeats: int) -> float:
         work()
     _wait(device)
     return (time.perf_counter() - start) / repeats
+
+
+if __name__ == "__main__":
+    from puzlm.bench_variants import main
+
+    main()

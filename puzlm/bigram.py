@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,9 @@ from puzlm.errors import ModelError, SettingsError
 from puzlm.images import write_bytes
 from puzlm.loop import TrainingError
 from puzlm.puzzle import Grid, parse_grid
+from puzlm.saved import load, save_half
 from puzlm.settings import Recipe
-from puzlm.tokenizer import (
-    PieceTokenizer,
-    read_json,
-    read_safetensors,
-    settings_from,
-    side_symbols,
-)
+from puzlm.tokenizer import PieceTokenizer, side_symbols
 from puzlm.tokens import TokenFiles
 
 Floats = NDArray[np.float64]
@@ -99,33 +94,22 @@ class SideModel(nn.Module):
         right[i, j]: piece j lies right of piece i, as the mean of two log-probabilities: j among
         all candidates right of i, and i among all candidates left of j.
         """
-        top, right, bottom, left = self(torch.as_tensor(sides)).unbind(1)
-        scale = self.sharpness.exp()
-        return _balanced(right @ left.T * scale), _balanced(bottom @ top.T * scale)
+        return neighbour_scores(self(torch.as_tensor(sides)), self.sharpness.exp())
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write sides.json and sides.safetensors (half precision)."""
-        from safetensors.torch import save
-
-        tensors = {k: v.detach().half().cpu().contiguous() for k, v in self.named_parameters()}
-        write_bytes(Path(folder) / "sides.safetensors", save(tensors))
-        record = json.dumps({"version": 1, **asdict(self.settings)}, indent=1) + "\n"
-        write_bytes(Path(folder) / "sides.json", record.encode())
+        save_half(self, folder, "sides")
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> SideModel:
         """Read a saved side model."""
-        record = read_json(Path(folder) / "sides.json")
-        record.pop("version", None)
-        model = cls(settings_from(SideSettings, record, str(folder)))
-        arrays = read_safetensors(Path(folder) / "sides.safetensors")
-        own = dict(model.named_parameters())
-        if set(own) != set(arrays):
-            raise ModelError(f"{folder}: sides.safetensors does not fit sides.json")
-        with torch.no_grad():
-            for name, parameter in own.items():
-                parameter.copy_(torch.as_tensor(arrays[name]))
-        return model.eval()
+        return load(cls, SideSettings, folder, "sides")
+
+
+def neighbour_scores(vectors: Tensor, scale: Tensor) -> tuple[Floats, Floats]:
+    """Log-scores (right, below), each (n, n), of unit vectors (n, 4, vector) of SIDES."""
+    top, right, bottom, left = vectors.unbind(1)
+    return _balanced(right @ left.T * scale), _balanced(bottom @ top.T * scale)
 
 
 def _balanced(logits: Tensor) -> Floats:

@@ -6,22 +6,68 @@ nothing is masked; and a cross-attention that never makes keys and values. A puz
 magnitude fewer slots than tokens, so multiplying the queries by W_k and the averages by W_v costs a
 seventh of projecting every encoder state twice. The key bias shifts all scores of a query alike
 and drops out of the softmax.
+
+`Tricks` are further changes, each with its own switch, so that each can be measured and taken back.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from puzlm import kernels
+from puzlm.errors import SettingsError
+from puzlm.kmeans import Codebook
 from puzlm.tokenizer import PAD
 
 POSITION_OFFSET = 2  # BART's position table has two unused rows in front
 
 
-def bart(net: Any, inputs: Tensor, decoder_inputs: Tensor, dtype: torch.dtype) -> tuple[Any, ...]:
+@dataclass(frozen=True)
+class Tricks:
+    """What a training step may do differently; the defaults are the plain ways."""
+
+    tokens: str = "float32"
+    """Products of the tokenizer: 'float32', 'split' (three bfloat16 terms a factor, sums in
+    float32, arg-max in the same kernel) or 'bfloat16' (one term)."""
+    aligned: bool = False
+    """Cross-attention scores as tokens x queries: rows of 72 numbers lie on 16 bytes, rows of 116
+    do not, and the matrix units need that."""
+    heads16: bool = False
+    """The training-only heads in the dtype of the activations instead of float32."""
+    gelu: str = "library"
+    """'library'; 'shared': one exponential gives the error function (within 2e-7) and, in the
+    backward pass, the density beside it; 'kernel': the same in kernels of its own, which also round
+    to 8 bits and sum up the gradient of the bias."""
+    attention: str = "library"
+    """'library' (torch chooses), or 'kernel' (kernels.attend; up to 128 tokens)."""
+    fp8: str = ""
+    """Encoder products in 8 bits, scaled row by row: '', 'fc' (feed-forward both ways and the
+    forward pass of qkv: where the rounding costs no extra pass), or 'all'."""
+    graph: bool = False
+    """The whole step as one CUDA graph."""
+
+    def __post_init__(self) -> None:
+        allowed: dict[str, tuple[str, ...]] = {
+            "tokens": ("float32", "split", "bfloat16"), "gelu": ("library", "shared", "kernel"),
+            "attention": ("library", "kernel"), "fp8": ("", "fc", "all"),
+        }  # fmt: skip
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise SettingsError(f"trick {name} '{getattr(self, name)}': one of {values}")
+
+
+PLAIN = Tricks()
+PROVEN = PLAIN  # what the fast loop trains with: measured faster, and the same within rounding
+
+
+def bart(
+    net: Any, inputs: Tensor, decoder_inputs: Tensor, dtype: torch.dtype, tricks: Tricks = PLAIN
+) -> tuple[Any, ...]:
     """Logits (batch, N, vocabulary) and encoder states (batch, T, d) of token ids.
 
     `inputs` is (batch, T) or (batch, T, F); several symbols a position are summed.
@@ -30,10 +76,10 @@ def bart(net: Any, inputs: Tensor, decoder_inputs: Tensor, dtype: torch.dtype) -
     heads = net.config.encoder_attention_heads
     table = w["model.shared.weight"]
     x = F.embedding(inputs, table, PAD)  # PAD learns nothing from being read, as in the library
-    states = _encoder(w, x if inputs.ndim == 2 else x.sum(2), heads, net.config.encoder_layers)
-    y = _decoder(
-        w, F.embedding(decoder_inputs, table, PAD), states, heads, net.config.decoder_layers
-    )
+    x = x if inputs.ndim == 2 else x.sum(2)
+    states = _encoder(w, x, heads, net.config.encoder_layers, tricks)
+    y = F.embedding(decoder_inputs, table, PAD)
+    y = _decoder(w, y, states, heads, net.config.decoder_layers, tricks)
     return F.linear(y, table), states
 
 
@@ -47,55 +93,258 @@ def _norm(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"])
 
 
-def _linear(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+def _linear(w: dict[str, Tensor], name: str, x: Tensor, fp8: bool = False) -> Tensor:
+    if fp8:
+        return _linear8(x, w[f"{name}.weight"], w[f"{name}.bias"])
     return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
 
 
-def _self_attention(w: dict[str, Tensor], name: str, x: Tensor, heads: int, causal: bool) -> Tensor:
-    batch, length, d = x.shape
+def _self_attention(
+    w: dict[str, Tensor], name: str, x: Tensor, heads: int, tricks: Tricks, encoder: bool
+) -> Tensor:
     weight = torch.cat([w[f"{name}.{p}_proj.weight"] for p in "qkv"])
     bias = torch.cat([w[f"{name}.{p}_proj.bias"] for p in "qkv"])
-    qkv = F.linear(x, weight, bias).view(batch, length, 3, heads, d // heads)
+    everything = encoder and tricks.fp8 == "all"
+    if tricks.attention == "kernel" and kernels.suits(x.shape[1], x.shape[2] // heads):
+        ways = (encoder and tricks.fp8 != "", everything)
+        mixed: Tensor = _Attention.apply(x, weight, bias, heads, not encoder, *ways)  # type: ignore[no-untyped-call]
+        return _linear(w, f"{name}.out_proj", mixed, everything)
+    if encoder and tricks.fp8:
+        qkv = _linear8(x, weight, bias, backward=everything)
+    else:
+        qkv = F.linear(x, weight, bias)
+    mixed = _mix(qkv, heads, not encoder, "library")
+    return _linear(w, f"{name}.out_proj", mixed, everything)
+
+
+def _mix(qkv: Tensor, heads: int, causal: bool, attention: str) -> Tensor:
+    """Averages (batch, T, d) of the values, from qkv (batch, T, 3 d)."""
+    batch, length, width = qkv.shape
+    if attention == "kernel" and kernels.suits(length, width // 3 // heads):
+        mixed: Tensor = kernels.attend(qkv, heads, causal)
+        return mixed
+    qkv = qkv.view(batch, length, 3, heads, width // 3 // heads)
     q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    return _linear(w, f"{name}.out_proj", mixed.transpose(1, 2).reshape(batch, length, d))
+    return mixed.transpose(1, 2).reshape(batch, length, width // 3)
 
 
 def _cross_attention(
-    w: dict[str, Tensor], name: str, x: Tensor, states: Tensor, heads: int
+    w: dict[str, Tensor], name: str, x: Tensor, states: Tensor, heads: int, aligned: bool
 ) -> Tensor:
     batch, length, d = x.shape
     size = d // heads
     q = _linear(w, f"{name}.q_proj", x).view(batch, length, heads, size) * size**-0.5
     keys = w[f"{name}.k_proj.weight"].view(heads, size, d)
     q = torch.einsum("blhs,hsd->blhd", q, keys).reshape(batch, length * heads, d)
-    shares = (q @ states.transpose(1, 2)).softmax(-1)  # (batch, N * heads, T)
-    mean = (shares @ states).view(batch, length, heads, d)
+    if aligned:
+        shares = (states @ q.transpose(1, 2)).softmax(1)  # (batch, T, N * heads)
+        mean = (shares.transpose(1, 2) @ states).view(batch, length, heads, d)
+    else:
+        shares = (q @ states.transpose(1, 2)).softmax(-1)  # (batch, N * heads, T)
+        mean = (shares @ states).view(batch, length, heads, d)
     values = w[f"{name}.v_proj.weight"].view(heads, size, d)
     mixed = torch.einsum("blhd,hsd->blhs", mean, values).reshape(batch, length, d)
     return _linear(w, f"{name}.out_proj", mixed + w[f"{name}.v_proj.bias"])
 
 
-def _feed_forward(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-    inner = F.gelu(_linear(w, f"{name}.fc1", x))
-    return _norm(w, f"{name}.final_layer_norm", x + _linear(w, f"{name}.fc2", inner))
+def _feed_forward(
+    w: dict[str, Tensor], name: str, x: Tensor, tricks: Tricks, encoder: bool
+) -> Tensor:
+    fp8 = encoder and tricks.fp8 != ""
+    width = len(w[f"{name}.fc1.bias"])
+    if tricks.gelu == "kernel" and width & (width - 1) == 0:
+        layers = [w[f"{name}.{layer}.{kind}"] for layer in ("fc1", "fc2")
+                  for kind in ("weight", "bias")]  # fmt: skip
+        flat: Tensor = _FeedForward.apply(x.flatten(0, 1), *layers, fp8)  # type: ignore[no-untyped-call]
+        return _norm(w, f"{name}.final_layer_norm", x + flat.view(x.shape))
+    inner = _linear(w, f"{name}.fc1", x, fp8)
+    inner = F.gelu(inner) if tricks.gelu == "library" else _Gelu.apply(inner)  # type: ignore[no-untyped-call]
+    return _norm(w, f"{name}.final_layer_norm", x + _linear(w, f"{name}.fc2", inner, fp8))
 
 
-def _encoder(w: dict[str, Tensor], x: Tensor, heads: int, layers: int) -> Tensor:
+def _encoder(w: dict[str, Tensor], x: Tensor, heads: int, layers: int, tricks: Tricks) -> Tensor:
     x = _start(w, x, "model.encoder")
     for number in range(layers):
         name = f"model.encoder.layers.{number}"
-        x = x + _self_attention(w, f"{name}.self_attn", x, heads, False)
-        x = _feed_forward(w, name, _norm(w, f"{name}.self_attn_layer_norm", x))
+        x = x + _self_attention(w, f"{name}.self_attn", x, heads, tricks, True)
+        x = _feed_forward(w, name, _norm(w, f"{name}.self_attn_layer_norm", x), tricks, True)
     return x
 
 
-def _decoder(w: dict[str, Tensor], y: Tensor, states: Tensor, heads: int, layers: int) -> Tensor:
+def _decoder(
+    w: dict[str, Tensor], y: Tensor, states: Tensor, heads: int, layers: int, tricks: Tricks
+) -> Tensor:
     y = _start(w, y, "model.decoder")
     for number in range(layers):
         name = f"model.decoder.layers.{number}"
-        y = y + _self_attention(w, f"{name}.self_attn", y, heads, True)
+        y = y + _self_attention(w, f"{name}.self_attn", y, heads, tricks, False)
         y = _norm(w, f"{name}.self_attn_layer_norm", y)
-        y = y + _cross_attention(w, f"{name}.encoder_attn", y, states, heads)
-        y = _feed_forward(w, name, _norm(w, f"{name}.encoder_attn_layer_norm", y))
+        y = y + _cross_attention(w, f"{name}.encoder_attn", y, states, heads, tricks.aligned)
+        y = _feed_forward(w, name, _norm(w, f"{name}.encoder_attn_layer_norm", y), tricks, False)
     return y
+
+
+# ---- the parts of the tricks ------------------------------------------------------------------
+
+
+class _Gelu(torch.autograd.Function):
+    """GELU whose backward pass makes the density from the exponential it needs anyway."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        wide = x.float()
+        return (wide * kernels.normal(wide)[0]).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        changed: Tensor = grad.float() * kernels.slope(ctx.saved_tensors[0].float())
+        return changed.to(grad.dtype)
+
+
+class _Linear8(torch.autograd.Function):
+    """x W' + b with both factors in 8 bits, each row by its own largest entry.
+
+    A row's scale stands outside the sum in the forward pass and in the gradient of x. In the
+    gradient of W the sum runs over the rows, so that one stays in 16 bits.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, backward: bool) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.backward8 = backward
+        return _product(x, weight, bias, True)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        dx = _product(grad, weight.t(), None, ctx.backward8)
+        return dx, grad.t() @ x, grad.sum(0), None
+
+
+def _linear8(x: Tensor, weight: Tensor, bias: Tensor, backward: bool = True) -> Tensor:
+    flat: Tensor = _Linear8.apply(x.flatten(0, 1), weight, bias, backward)  # type: ignore[no-untyped-call]
+    return flat.view(*x.shape[:2], -1)
+
+
+class _Attention(torch.autograd.Function):
+    """Self-attention before its output layer; the kernel also sums up the bias's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, heads: int, causal: bool,
+                fp8: bool, backward8: bool) -> Tensor:  # fmt: skip
+        qkv = _product(x.flatten(0, 1), weight, bias, fp8).view(*x.shape[:2], -1)
+        ctx.save_for_backward(x, weight, qkv)
+        ctx.ways = (heads, causal, backward8)
+        mixed: Tensor = kernels.attend(qkv, heads, causal)
+        return mixed
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, qkv = ctx.saved_tensors
+        heads, causal, backward8 = ctx.ways
+        dqkv, sums = kernels.attend_backward(qkv, grad, heads, causal)
+        flat = dqkv.flatten(0, 1)
+        dx = _product(flat, weight.t(), None, backward8).view(x.shape)
+        db = sums.sum(0).to(grad.dtype)
+        return dx, flat.t() @ x.flatten(0, 1), db, None, None, None, None
+
+
+class _FeedForward(torch.autograd.Function):
+    """fc2(GELU(fc1(x))), with the kernels of the GELU: they also round and sum up for others."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor,
+                fp8: bool) -> Tensor:  # fmt: skip
+        h = _product(x, w1, b1, fp8)
+        g, small, scales = kernels.gelu(h, fp8)
+        ctx.save_for_backward(x, h, g, w1, w2)
+        ctx.fp8 = fp8
+        return _scaled(small, scales, w2, b2, x.dtype) if fp8 else _product(g, w2, b2, False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, h, g, w1, w2 = ctx.saved_tensors
+        dg = _product(grad, w2.t(), None, ctx.fp8)
+        dh, sums, small, scales = kernels.gelu_backward(dg, h, ctx.fp8)
+        if ctx.fp8:
+            dx = _scaled(small, scales, w1.t(), None, x.dtype)
+        else:
+            dx = _product(dh, w1.t(), None, False)
+        db1 = sums.sum(0).to(grad.dtype)
+        return dx, dh.t() @ x, db1, grad.t() @ g, grad.sum(0), None
+
+
+def _product(a: Tensor, b: Tensor, bias: Tensor | None, fp8: bool) -> Tensor:
+    """a (n, d) times b' (d, m) plus bias; in 8 bits everything must divide by 16 on a GPU."""
+    if not fp8:
+        return F.linear(a, b, bias)
+    small, scales = kernels.rows8(a)
+    return _scaled(small, scales, b, bias, a.dtype)
+
+
+def _scaled(
+    small: Tensor, scales: Tensor, b: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """The same with a rounded already."""
+    small_b, scales_b = kernels.rows8(b)
+    if small.is_cuda:
+        product: Tensor = torch._scaled_mm(
+            small, small_b.t(), scale_a=scales, scale_b=scales_b.t(), bias=bias, out_dtype=dtype,
+            use_fast_accum=True,
+        )  # fmt: skip
+        return product
+    wide: Tensor = (small.float() @ small_b.float().t()) * scales * scales_b.t()
+    return (wide if bias is None else wide + bias.float()).to(dtype)
+
+
+class SplitBook(Codebook):
+    """A codebook's symbols from bfloat16 products whose sums stay in float32.
+
+    Pixels are whole grey levels, so x - 128 is exact in bfloat16. A float32 factor is the sum of
+    three bfloat16 numbers ('split'): the PCA takes three products side by side, the scores the six
+    largest of the nine of two such sums. Three of them would do for noise, but a photograph's
+    patches lie so far from the mean that one symbol in two thousand would change.
+    """
+
+    PAIRS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0))
+
+    def __init__(self, book: Codebook, tokens: str) -> None:
+        super().__init__(book.mean, book.components, book.centroids)
+        self.terms = 3 if tokens == "split" else 1
+        self.basis: Tensor | None = None
+        if book.components is not None:
+            self.basis = torch.cat(_split(book.components, self.terms)).t().contiguous()
+            self.shift = ((128 - book.mean.double()) @ book.components.double().t()).float()
+        parts = _split(book.centroids, 3)
+        self.pairs = self.PAIRS if self.terms == 3 else self.PAIRS[:1]
+        self.table = torch.cat([parts[j] for _, j in self.pairs], 1).contiguous()
+        self.half = (book.centroids * book.centroids).sum(-1) * 0.5
+
+    def assign(self, x: Tensor) -> Tensor:
+        """Symbols (n,) of vectors (n, D), whole grey levels if there is a PCA."""
+        if self.basis is None:
+            x = x - self.mean
+        else:
+            x = kernels.wide_product((x - 128).to(torch.bfloat16), self.basis)
+            x = x.view(len(x), self.terms, -1).sum(1) + self.shift
+        parts = _split(x, self.terms)
+        found: Tensor = kernels.nearest(
+            torch.cat([parts[i] for i, _ in self.pairs], 1), self.table, self.half
+        )
+        return found
+
+
+def _split(x: Tensor, terms: int) -> list[Tensor]:
+    """Bfloat16 tensors that add up to x, the largest first.
+
+    Rounded by adding half a step and masking the upper 16 bits: a compiler may leave out a
+    conversion there and back.
+    """
+    parts: list[Tensor] = []
+    for _ in range(terms):
+        upper = ((x.view(torch.int32) + 32768) & -65536).view(torch.float32)
+        parts.append(upper.to(torch.bfloat16))
+        x = x - upper
+    return parts

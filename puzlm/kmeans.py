@@ -197,9 +197,10 @@ class Codebook:
             centred = x[start : start + BLOCK] - self.mean
             lead, low = leading[: len(centred)], scores[: len(centred)]
             np.matmul(centred, basis, out=lead[:, : self.HEAD])
-            energy = np.einsum("nd,nd->n", centred, centred)
-            energy -= np.einsum("nd,nd->n", lead[:, : self.HEAD], lead[:, : self.HEAD])
-            length = np.sqrt(np.maximum(energy, 0)) * np.float32(1.001)  # room for rounding
+            total = np.einsum("nd,nd->n", centred, centred)
+            energy = total - np.einsum("nd,nd->n", lead[:, : self.HEAD], lead[:, : self.HEAD])
+            # Room for rounding: of a flat patch hardly anything is left of the difference.
+            length = np.sqrt(np.maximum(energy, 0) + total * np.float32(4e-6))
             lead[:, -1] = length
             np.matmul(lead, table, out=low)  # the least a score can be
             # The likeliest centroid, looked at in full, is the score to beat.
@@ -207,9 +208,11 @@ class Codebook:
             floor = low[every, top] + length * reach[top]
             floor += np.einsum("nd,nd->n", centred, rest[top])
             floor -= np.abs(floor) * np.float32(1e-6)
+            floor = np.minimum(floor, low[every, top] + 2 * length * reach[top])  # it stays in
             # The most a score can be is low + 2 length reach: first by the widest reach of all,
             # in one pass over the table, then by its own for the few that are left.
-            near = np.flatnonzero(low >= (floor - length * widest)[:, None])
+            least = np.minimum(floor - length * widest, low[every, top])
+            near = np.flatnonzero(low >= least[:, None])
             rows, columns = np.divmod(near, table.shape[1])
             high = low[rows, columns] + 2 * length[rows] * reach[columns]
             kept = high >= floor[rows]

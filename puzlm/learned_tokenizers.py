@@ -13,10 +13,9 @@ A LearnedTokenizer writes sentences as PieceTokenizer does: only the symbols com
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from puzlm.errors import ModelError, SettingsError, nearest
-from puzlm.images import write_bytes
 from puzlm.kmeans import Array, Codebook
-from puzlm.tokenizer import (
-    PieceTokenizer,
-    TokenizerSettings,
-    read_json,
-    read_safetensors,
-    settings_from,
-)
+from puzlm.saved import read_settings, save
+from puzlm.tokenizer import PieceTokenizer, TokenizerSettings, read_safetensors
 
 KINDS = ("vqvae", "titok")
 SHRINK = 8  # pixels of one place of the VQ-VAE, and of one patch of the 1-D tokenizer
@@ -270,9 +263,8 @@ class LearnedTokenizer(PieceTokenizer):
             optimiser.zero_grad()
             step += 1
             if step % 20 == 0 or step == s.fit_steps:
-                losses.append(
-                    float(error.detach())
-                )  # waits for the device, so that the clock is right
+                # Waits for the device, so that the clock is right.
+                losses.append(float(error.detach()))
             share = max((time.monotonic() - began) / s.fit_seconds, step / s.fit_steps)
         if not losses or not math.isfinite(losses[-1]):
             raise SettingsError(
@@ -317,19 +309,12 @@ class LearnedTokenizer(PieceTokenizer):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write tokenizer.json and tokenizer.safetensors."""
-        from safetensors.torch import save
-
-        tensors = {k: v.detach().cpu().contiguous() for k, v in self.net.state_dict().items()}
-        write_bytes(Path(folder) / "tokenizer.safetensors", save(tensors))
-        record = json.dumps({"version": 1, **asdict(self.settings)}, indent=1) + "\n"
-        write_bytes(Path(folder) / "tokenizer.json", record.encode())
+        save(folder, "tokenizer", self.settings, self.net.state_dict())
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> LearnedTokenizer:
         """Read a saved tokenizer; nothing in the files is executed."""
-        record = read_json(Path(folder) / "tokenizer.json")
-        record.pop("version", None)
-        tokenizer = cls(settings_from(LearnedSettings, record, str(folder)))
+        tokenizer = cls(read_settings(LearnedSettings, Path(folder) / "tokenizer.json"))
         tokenizer.net = _network(tokenizer.settings)
         arrays = read_safetensors(Path(folder) / "tokenizer.safetensors")
         try:

@@ -8,38 +8,23 @@ An image at least as large as the protocol's is resized (Lanczos, short side) an
 A smaller one is never enlarged, that would invent pixels: the geometry is scaled to it instead
 (jpwleg-3 on 264 px: everything times 264/398, so pieces of 64 and gaps of 32 px), rounded so that
 all pieces are equal. `Puzzle.settings["scale"]` (1.0: as published) goes to the results.
-
-The released JPwLEG files hold `(n, 288, 288, 3)` uint8 pictures whose pieces are already shuffled
-(480 for 5x5), the centre piece in place, and labels `(n, 8, 8)` (24 for 5x5), one-hot:
-label[i, j] says that the i-th non-centre piece belongs in the j-th non-centre cell.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from puzlm.errors import ImageError, PuzzleError, SettingsError, nearest
 from puzlm.images import IMAGE_SUFFIXES, Pixels, iter_blobs, iter_images, read_image
-from puzlm.puzzle import (
-    Geometry,
-    Grid,
-    Positions,
-    Puzzle,
-    cut,
-    cut_at,
-    draw_offsets,
-    parse_grid,
-)
+from puzlm.puzzle import Geometry, Grid, Positions, Puzzle, cut_at, draw_offsets, parse_grid
+from puzlm.released import read_csv, read_npy, spread
 
 MIN_PIECE = 4  # pixels; below that a "piece" holds nothing to solve by
 
@@ -285,13 +270,6 @@ def _named(puzzle: Puzzle, name: str, *data: bytes) -> Puzzle:
     return replace(puzzle, settings=settings)
 
 
-def _spread(count: int, limit: int | None) -> list[int]:
-    """Choose evenly spaced items: the first ones would be a single class of ImageNet."""
-    if limit is None or limit >= count:
-        return list(range(count))
-    return [i * count // limit for i in range(limit)]
-
-
 def read_data(
     path: str | Path, protocol: Protocol, limit: int | None = None
 ) -> Iterator[tuple[int, Puzzle]]:
@@ -306,18 +284,22 @@ def read_data(
     if not path.exists():
         raise ImageError(f"{path}: no such file or folder")
     if protocol.released == "csv":
-        yield from _read_csv(path, protocol, limit)
+        found = read_csv(path, protocol, limit)
     elif path.suffix == ".npy" or (path.is_dir() and any(path.glob("*_img_*gap_*.npy"))):
-        yield from _read_npy(path, protocol, limit)
+        found = read_npy(path, protocol, limit)
     else:
         yield from _read_images(path, protocol, limit)
+        return
+    for index, one in found:
+        puzzle = _finish(protocol, one.pieces, protocol.grid, one.truth, index, one.settings)
+        yield index, _named(puzzle, one.name, *one.data)
 
 
 def _read_images(path: Path, protocol: Protocol, limit: int | None) -> Iterator[tuple[int, Puzzle]]:
     index = -1
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
-        for index in _spread(len(files), limit):
+        for index in spread(len(files), limit):
             ((label, blob),) = iter_blobs([files[index]])
             puzzle = make_puzzle(protocol, read_image(blob, name=label), index)
             yield index, _named(puzzle, files[index].relative_to(path).as_posix(), blob)
@@ -331,89 +313,6 @@ def _read_images(path: Path, protocol: Protocol, limit: int | None) -> Iterator[
             yield index, _named(puzzle, name, blob)
     if index < 0:
         raise ImageError(f"{path}: holds no images")
-
-
-def _read_npy(path: Path, protocol: Protocol, limit: int | None) -> Iterator[tuple[int, Puzzle]]:
-    suffix = protocol.released
-    if not suffix:
-        raise PuzzleError(f"{path}: JPwLEG files fit jpwleg-3 and jpwleg-5, not {protocol.name}")
-    if path.is_dir():
-        found = sorted(path.glob(f"test_img_{suffix}*.npy"))
-        if len(found) != 1:
-            raise PuzzleError(f"{path}: holds {len(found)} files test_img_{suffix}*.npy, one is "
-                              "needed; give the .npy file itself for another split")  # fmt: skip
-        path = found[0]
-    match = re.fullmatch(rf"(.+)_img_{suffix}.*\.npy", path.name)
-    if not match:
-        raise PuzzleError(f"{path}: {protocol.name} needs a file named SPLIT_img_{suffix}.npy")
-    beside = sorted(path.parent.glob(f"{match[1]}_label_{suffix}*.npy"))
-    if not beside:
-        raise PuzzleError(f"{path}: its labels, {match[1]}_label_{suffix}.npy, are not beside it")
-    rows, columns = protocol.grid
-    shape = (rows * protocol.piece, columns * protocol.piece, 3)
-    images, labels = _load(path), _load(beside[0])
-    if images.shape[1:] != shape or images.dtype != np.uint8:
-        raise PuzzleError(f"{path}: holds {images.shape} of {images.dtype}, {protocol.name} needs "
-                          f"(n, {shape[0]}, {shape[1]}, 3) of uint8")  # fmt: skip
-    others = np.delete(np.arange(rows * columns), rows * columns // 2)
-    if labels.shape != (len(images), len(others), len(others)):
-        raise PuzzleError(f"{beside[0]}: holds {labels.shape}, {protocol.name} needs "
-                          f"({len(images)}, {len(others)}, {len(others)})")  # fmt: skip
-    if not len(images):
-        raise ImageError(f"{path}: holds no images")
-    for index in _spread(len(images), limit):
-        image, label = np.asarray(images[index]), np.asarray(labels[index])
-        hot = label != 0
-        if np.any(hot.sum(0) != 1) or np.any(hot.sum(1) != 1):
-            raise PuzzleError(f"{beside[0]}: label {index} is not a permutation")
-        truth = np.arange(rows * columns)
-        truth[others] = others[hot.argmax(1)]
-        pieces, order = cut(image, protocol.grid), np.arange(rows * columns)
-        if protocol.scored != "non-centre":
-            # The files leave the centre in place; a solver that is to find it must not see that.
-            order = np.random.default_rng((protocol.seed, index)).permutation(rows * columns)
-        settings = {"scale": 1.0, "piece": protocol.piece, "order": order.tolist()}
-        puzzle = _finish(protocol, pieces[order], protocol.grid, truth[order], index, settings)
-        yield index, _named(puzzle, f"{path.name}:{index}", image.tobytes(), hot.tobytes())
-
-
-def _load(path: Path) -> NDArray[Any]:
-    try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise PuzzleError(f"{path}: not an .npy file that can be read ({error})") from error
-    if not isinstance(found, np.ndarray) or found.ndim < 2:
-        raise PuzzleError(f"{path}: not an .npy file of pictures or labels")
-    return found
-
-
-def _read_csv(path: Path, protocol: Protocol, limit: int | None) -> Iterator[tuple[int, Puzzle]]:
-    """Read SPLIT.csv (columns image and label, "5 3 2 8 1 0 4 6 7 ") beside the folder SPLIT."""
-    table = path / "test.csv" if path.is_dir() else path
-    if not table.is_file() or table.suffix != ".csv":
-        raise PuzzleError(f"{path}: {protocol.name} needs test.csv with the folder test beside it")
-    try:
-        with table.open(newline="", encoding="utf-8") as file:
-            rows = [(row["image"], row["label"]) for row in csv.DictReader(file)]
-    except (KeyError, UnicodeDecodeError, csv.Error) as error:
-        raise PuzzleError(f"{table}: has no readable columns 'image' and 'label'") from error
-    if not rows:
-        raise ImageError(f"{table}: holds no images")
-    cells = list(range(protocol.grid[0] * protocol.grid[1]))
-    for index in _spread(len(rows), limit):
-        name, label = rows[index]
-        numbers = [int(part) if part.isdecimal() else -1 for part in (label or "").split()]
-        if sorted(numbers) != cells:
-            raise PuzzleError(f"{table}: label '{label}' of {name} is not a permutation of "
-                              f"0 to {cells[-1]}")  # fmt: skip
-        if not name or Path(name).name != name:
-            raise PuzzleError(f"{table}: '{name}' is not a plain file name")
-        ((_, blob),) = iter_blobs([table.with_suffix("") / name])
-        shuffled = Puzzle.from_shuffled(read_image(blob, name=name), protocol.grid)
-        truth, size = np.array(numbers, np.int64), shuffled.pieces.shape[1]
-        settings = {"scale": round(size / protocol.piece, 4), "piece": size}
-        puzzle = _finish(protocol, shuffled.pieces, protocol.grid, truth, index, settings)
-        yield index, _named(puzzle, name, blob, (label or "").encode())
 
 
 def from_images(

@@ -252,7 +252,6 @@ class Puzzle:
         if path.is_dir():
             return _load_folder(path, grid, incomplete)
         image = open_image(path)
-        clear = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
         if grid is None:
             found = find_grid(to_rgb(image))
             if found is None:
@@ -261,14 +260,18 @@ class Puzzle:
                     "--grid 3"
                 )
             grid = found
-        return cls.from_shuffled(
-            np.asarray(image.convert("RGBA")) if clear else to_rgb(image), grid
-        )
+        return cls.from_shuffled(with_holes(image), grid)
 
 
-def _natural(name: str) -> list[Any]:
+def with_holes(image: Image.Image) -> Pixels:
+    """Pixels of a shuffled picture: RGBA where the picture can be transparent, else RGB."""
+    clear = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+    return np.asarray(image.convert("RGBA")) if clear else to_rgb(image)
+
+
+def natural(name: str) -> list[Any]:
     """Sort key that puts piece_2 before piece_10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _load_folder(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzle:
@@ -293,7 +296,7 @@ def _load_folder(folder: Path, grid: Grid | int | str | None, incomplete: bool) 
             raise PuzzleError(f"{folder}: was cut as {known[0]}x{known[1]}, not {grid}")
     else:
         files = [p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES]
-        names = sorted((p.name for p in files), key=_natural)
+        names = sorted((p.name for p in files), key=natural)
         if not names:
             raise PuzzleError(f"{folder}: holds no piece files")
         truth = None
@@ -328,9 +331,8 @@ def find_grid(image: Pixels) -> Grid | None:
     found = []
     for axis in (0, 1):
         pixels = image.astype(np.float32).swapaxes(0, axis)
-        jumps = np.abs(np.diff(pixels, axis=0)).mean(
-            (1, 2)
-        )  # jump k lies between lines k and k + 1
+        # Jump k lies between lines k and k + 1.
+        jumps = np.abs(np.diff(pixels, axis=0)).mean((1, 2))
         length, best = len(pixels), 1
         for parts in range(2, min(64, length // 8) + 1):
             if length % parts:
@@ -395,16 +397,3 @@ def draw(
             box[:line] = box[-line:] = WRONG
             box[:, :line] = box[:, -line:] = WRONG
     return canvas
-
-
-def side_by_side(*pictures: Pixels, space: int = 12) -> Pixels:
-    """Put pictures of any size next to each other on white, scaled to the same height."""
-    height = max(p.shape[0] for p in pictures)
-    parts: list[Pixels] = []
-    for picture in pictures:
-        if picture.shape[2] == 4:
-            picture = to_rgb(Image.fromarray(picture))
-        size = (round(picture.shape[1] * height / picture.shape[0]), height)
-        scaled = np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS))
-        parts += [scaled, np.full((height, space, 3), 255, np.uint8)]
-    return np.concatenate(parts[:-1], axis=1)

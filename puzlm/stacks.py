@@ -3,10 +3,12 @@
 They exist to be measured against the encoder-decoder. Layers are BART's (normalised after each
 block, GELU, learned positions, output tied to the embeddings), their number and width chosen so
 that a stack has as many weights as the encoder and decoder it replaces. Token ids in, logits out.
+`Network` is what they and the LSTM and GRU of backbones.py have in common.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,6 +33,51 @@ def stack_shape(encoder_layers: int, decoder_layers: int, d_model: int, feed_for
     total += decoder_layers * (2 * square + line * wide)
     layers = max(1, round(total / (square + line * feed_forward)))
     return layers, max(8, round((total / layers - square) / line / 8) * 8)
+
+
+class Output:
+    """The two fields of transformers' output objects that this package reads."""
+
+    def __init__(self, logits: Tensor, past_key_values: Any = None) -> None:
+        self.logits, self.past_key_values = logits, past_key_values
+
+
+class Network(nn.Module):
+    """Called as transformers' models are; a child says how it reads and how it goes on writing."""
+
+    embed: nn.Embedding
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embed
+
+    def get_encoder(self) -> Callable[..., tuple[Tensor]]:
+        return self._encode
+
+    def _encode(self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None,
+                attention_mask: Tensor | None = None) -> tuple[Tensor]:  # fmt: skip
+        x = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
+        return (self.read(x, attention_mask),)
+
+    def forward(
+        self,
+        encoder_outputs: tuple[Tensor],
+        decoder_input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        **_: Any,
+    ) -> Output:
+        states = encoder_outputs[0]
+        return Output(*self.go_on(states, decoder_input_ids, attention_mask, past_key_values))
+
+    def read(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """States (batch, T, d_model) of embedded sentences."""
+        raise NotImplementedError
+
+    def go_on(
+        self, states: Tensor, tokens: Tensor, mask: Tensor | None, cache: Any
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Logits (rows, N, vocabulary) after tokens (rows, N), and the cache to go on from."""
+        raise NotImplementedError
 
 
 class _Block(nn.Module):
@@ -60,7 +107,7 @@ class _Block(nn.Module):
         return self.norm2(x + self.drop(self.fc2(F.gelu(self.fc1(x))))), memory
 
 
-class _Stack(nn.Module):
+class _Stack(Network):
     """Embeddings, positions and blocks; what the two models share."""
 
     def __init__(self, s: Any, positions: int) -> None:
@@ -82,27 +129,14 @@ class _Stack(nn.Module):
         with torch.no_grad():
             self.embed.weight[PAD].zero_()
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embed
+    def placed(self, x: Tensor, first: int = 0) -> Tensor:
+        """Embeddings (batch, n, d) with their positions, from number `first` on."""
+        normed: Tensor = self.norm(x + self.positions.weight[first : first + x.shape[1]])
+        return normed
 
     def write(self, states: Tensor) -> Tensor:
         """Logits over the vocabulary."""
         return F.linear(states, self.embed.weight)
-
-
-class _Reading(nn.Module):
-    """What `Seq2Seq.encode` calls: the states of a sentence, by its stack's `read`."""
-
-    def __init__(self, stack: EncoderOnly | DecoderOnly) -> None:
-        super().__init__()
-        self.__dict__["stack"] = stack  # not a submodule: its weights are counted once
-
-    def forward(self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None,
-                attention_mask: Tensor | None = None) -> tuple[Tensor]:  # fmt: skip
-        stack: Any = self.__dict__["stack"]
-        x = stack.embed(input_ids) if inputs_embeds is None else inputs_embeds
-        x = stack.norm(x + stack.positions.weight[: x.shape[1]])
-        return (stack.read(x, attention_mask),)
 
 
 class EncoderOnly(_Stack):
@@ -114,45 +148,34 @@ class EncoderOnly(_Stack):
     def __init__(self, s: Any) -> None:
         super().__init__(s, s.max_length)
         self.slot_length = s.slot_length
-        self.reading = _Reading(self)
 
-    def get_encoder(self) -> nn.Module:
-        return self.reading
-
-    def read(self, x: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def read(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """States of a sentence; every position sees all."""
-        mask = None if attention_mask is None else attention_mask[:, None, None, :].bool()
+        seen = None if mask is None else mask[:, None, None, :].bool()
+        x = self.placed(x)
         for block in self.blocks:
-            x, _ = block(x, False, mask)
+            x, _ = block(x, False, seen)
         return x
 
-    def forward(
-        self,
-        encoder_outputs: tuple[Tensor],
-        decoder_input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
-        **_: Any,
-    ) -> Any:
+    def go_on(
+        self, states: Tensor, tokens: Tensor, mask: Tensor | None, cache: Any
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Logits of as many slots as tokens are given, from the first slot not yet asked for.
 
         The cache is the number of slots asked for, (rows, 1).
         """
-        from puzlm.backbones import _Output
-
-        states = encoder_outputs[0]
         rows = len(states)
-        here = torch.ones_like(states[..., 0]) if attention_mask is None else attention_mask
+        here = torch.ones_like(states[..., 0]) if mask is None else mask
         here = here.to(states)[..., None]
         short = -states.shape[1] % self.slot_length
         summed = F.pad(torch.cat([states * here, here], -1), (0, 0, 0, short))
         summed = summed.view(rows, -1, self.slot_length, summed.shape[-1]).sum(2)
         pooled = summed[..., :-1] / summed[..., -1:].clamp_min(1)
-        asked = decoder_input_ids.shape[1]
-        first = 0 if past_key_values is None else int(past_key_values[0][0, 0])
+        asked = tokens.shape[1]
+        first = 0 if cache is None else int(cache[0][0, 0])
         logits = self.write(pooled[:, first : first + asked])
         count = torch.full((rows, 1), first + asked, device=states.device)
-        return _Output(logits, (count,))
+        return logits, (count,)
 
 
 class DecoderOnly(_Stack):
@@ -164,48 +187,34 @@ class DecoderOnly(_Stack):
     def __init__(self, s: Any) -> None:
         super().__init__(s, s.max_length + MOST_CELLS)
         self.max_length = s.max_length
-        self.reading = _Reading(self)
 
-    def get_encoder(self) -> nn.Module:
-        return self.reading
-
-    def read(self, x: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def read(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """States of a sentence. Its keys and values travel with them, as their `memory`."""
-        mask, memory = None, []
-        if attention_mask is not None:
-            mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
-            mask = mask & attention_mask[:, None, None, :].bool()
+        seen, memory = None, []
+        if mask is not None:
+            seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
+            seen = seen & mask[:, None, None, :].bool()
+        x = self.placed(x)
         for block in self.blocks:
-            x, past = block(x, True, mask)
+            x, past = block(x, True, seen)
             memory.append(past)
         x.memory = torch.cat(memory)  # type: ignore[attr-defined]
         return x
 
-    def forward(
-        self,
-        encoder_outputs: tuple[Tensor],
-        decoder_input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
-        **_: Any,
-    ) -> Any:
+    def go_on(
+        self, states: Tensor, tokens: Tensor, mask: Tensor | None, cache: Any
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Go on writing: the cache is the memory (2 layers, seen, rows, d) of all that was read."""
-        from puzlm.backbones import _Output
-
-        states = encoder_outputs[0]
-        memory = states.memory if past_key_values is None else past_key_values[0]  # type: ignore[attr-defined]
-        length, asked = states.shape[1], decoder_input_ids.shape[1]
-        written = memory.shape[1] - length
-        at = self.max_length + written
-        x = self.embed(decoder_input_ids) + self.positions.weight[at : at + asked]
-        x, parts = self.norm(x), []
-        mask = torch.ones(asked, written + asked, dtype=torch.bool, device=x.device).tril(written)
-        mask = mask.expand(len(x), 1, -1, -1)
-        sentence = torch.ones_like(states[:, :, 0], dtype=torch.bool)
-        if attention_mask is not None:
-            sentence = attention_mask.bool()
-        mask = torch.cat([sentence[:, None, None].expand(-1, -1, asked, -1), mask], -1)
+        memory = states.memory if cache is None else cache[0]  # type: ignore[attr-defined]
+        asked = tokens.shape[1]
+        written = memory.shape[1] - states.shape[1]
+        x, parts = self.placed(self.embed(tokens), self.max_length + written), []
+        seen = torch.ones(asked, written + asked, dtype=torch.bool, device=x.device).tril(written)
+        seen = seen.expand(len(x), 1, -1, -1)
+        sentence = torch.ones_like(states[:, :, 0]) if mask is None else mask
+        sentence = sentence.bool()[:, None, None].expand(-1, -1, asked, -1)
+        seen = torch.cat([sentence, seen], -1)
         for block, past in zip(self.blocks, memory.chunk(len(self.blocks)), strict=True):
-            x, more = block(x, False, mask, past)
+            x, more = block(x, False, seen, past)
             parts.append(more)
-        return _Output(self.write(x), (torch.cat(parts),))
+        return self.write(x), (torch.cat(parts),)

@@ -129,6 +129,7 @@ class PieceTokenizer:
         self.settings = replace(settings or TokenizerSettings(), **changes)
 
     codebooks_: list[Codebook]
+    walk_: Array
 
     # ---- vocabulary -------------------------------------------------------------------------
 
@@ -168,7 +169,7 @@ class PieceTokenizer:
         if term == "square":
             grid = x.reshape(len(x), B, s.patch_side, B, s.patch_side, 3).swapaxes(2, 3)
             flat = grid.reshape(len(x), B * B, s.patch_side**2 * 3)
-            return _pick(flat, walk(B, s.border, s.clockwise))
+            return _pick(flat, walk(B, s.border, s.clockwise), getattr(self, "walk_", None))
         depth = int(term.split(":")[1])
         # First axis along the side in raster direction, second from the border inwards: two sides
         # that touch show the same picture.
@@ -368,8 +369,13 @@ class PieceTokenizer:
 
     def on(self, device: Any) -> PieceTokenizer:
         """Copy whose codebooks are torch tensors on a device; it then takes torch tensors."""
+        import torch
+
         twin = PieceTokenizer(self.settings)
         twin.codebooks_ = [book.on(device) for book in self._fitted()]
+        s = self.settings
+        # There already: a list would be copied to the device, and waited for, at every call.
+        twin.walk_ = torch.tensor(walk(s.granularity, s.border, s.clockwise), device=device)
         return twin
 
     def with_cells(self, max_cells: int) -> PieceTokenizer:
@@ -580,13 +586,13 @@ def _concatenate(parts: list[Array], axis: int) -> Array:
     return torch.cat(parts, axis)
 
 
-def _pick(a: Array, index: list[int]) -> Array:
-    """Columns of axis 1; a list, so that a compiler can see that it never changes."""
+def _pick(a: Array, index: list[int], there: Array = None) -> Array:
+    """Columns of axis 1; `there` is the index on the device of a, if it is there."""
     if isinstance(a, np.ndarray):
         return a[:, index]
     import torch
 
-    return a.index_select(1, torch.tensor(index, device=a.device))
+    return a.index_select(1, torch.tensor(index, device=a.device) if there is None else there)
 
 
 def _flip(a: Array, axis: int) -> Array:

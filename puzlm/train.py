@@ -27,7 +27,7 @@ from puzlm.backbones import ModelSettings, Seq2Seq, TorchReader
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.decoding import decode
 from puzlm.errors import SettingsError
-from puzlm.fast import POSITION_OFFSET
+from puzlm.fast import PLAIN, POSITION_OFFSET, PROVEN, SplitBook, Tricks, bart
 from puzlm.images import iter_images, write_bytes
 from puzlm.loop import Batch, TrainingError, loop
 from puzlm.metrics import absolute, perfect
@@ -42,9 +42,13 @@ class Pages:
     """Batches of sentences with their answers, drawn by step."""
 
     def __init__(self, recipe: Recipe, tokenizer: PieceTokenizer, device: str,
-                 album: Album | None = None, compiled: bool = False) -> None:  # fmt: skip
+                 album: Album | None = None, compiled: bool = False,
+                 tricks: Tricks = PLAIN) -> None:  # fmt: skip
         self.recipe, self.device = recipe, device
         self.tokenizer = tokenizer.on(device)
+        if tricks.tokens != "float32":
+            books = self.tokenizer.codebooks_
+            self.tokenizer.codebooks_ = [SplitBook(book, tricks.tokens) for book in books]
         self.grid: Grid = parse_grid(recipe.cut.grid)
         self.album, self.tokens = album, None
         self.shuffled = not tokenizer.settings.lexicographic
@@ -53,39 +57,57 @@ class Pages:
         else:
             assert album is not None
             self.sizes = album.sizes.cpu().numpy()
-        self._make: Callable[..., Batch] = torch.compile(self._read) if compiled else self._read
+        # Compiled apart: cut pieces that are written down once are read at full speed, while a
+        # cut fused into the reading of patches is done pixel by pixel.
+        wrap: Callable[..., Any] = torch.compile if compiled else (lambda work: work)
+        self.cut, self.encode = wrap(self._cut), wrap(self._encode)
+        self.write: Callable[..., Batch] = wrap(self._write)
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> Batch:
         """The batch of one step; each of `world` processes gets its share of the same puzzles."""
+        parts = [part.to(self.device, non_blocking=True) for part in self.draw(step, rank, world)]
+        return self.read(parts)
+
+    def draw(self, step: int, rank: int = 0, world: int = 1) -> list[Tensor]:
+        """What the batch of one step is made from: the count of pieces, then the puzzles' arrays.
+
+        In pinned memory for a GPU: other copies would wait for the step before them.
+        """
         t, cut = self.recipe.train, self.recipe.cut
         mine = slice(rank * t.batch // world, (rank + 1) * t.batch // world)
         sizes = self.sizes if self.tokens is None else np.full((len(self.tokens), 2), 4096)
         draw = draw_batch(sizes, t.batch, cut, (t.seed, step))
-        parts = [torch.from_numpy(np.ascontiguousarray(a[mine])).to(self.device, non_blocking=True)
-                 for a in vars(draw).values()]  # fmt: skip
+        arrays: list[NDArray[Any]] = [a[mine] for a in vars(draw).values()]
+        if self.tokens is not None:
+            arrays[:5] = [self.tokens[draw.image[mine]].astype(np.int64)]
         if self.shuffled:  # unsorted pieces must not come in the order of their cells
             rng = np.random.default_rng((t.seed, step, 2))
-            turn = rng.random(draw.present.shape).argsort(1)[mine]
-            parts.append(torch.from_numpy(turn).to(self.device))
-        if self.tokens is not None:
-            rows = self.tokens[draw.image[mine]].astype(np.int64)
-            batch = self._write(torch.from_numpy(rows).to(self.device), *parts[5:])
-        else:
-            batch = self._make(*parts)
+            arrays.append(rng.random(draw.present.shape).argsort(1)[mine])
         # The same number on every process: the mean is over all pieces of the global batch.
-        batch["count"] = torch.tensor(
-            float(draw.present.sum()) / world, dtype=torch.float32, device=self.device
-        )
-        return batch
+        count = torch.tensor(float(draw.present.sum()) / world, dtype=torch.float32)
+        parts = [count, *(torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)]
+        return [part.pin_memory() for part in parts] if "cuda" in self.device else parts
 
-    def _read(self, image: Tensor, piece: Tensor, corner: Tensor, flip: Tensor, tint: Tensor,
-              present: Tensor, turn: Tensor | None = None) -> Batch:  # fmt: skip
-        """Cut and tokenise."""
+    def read(self, parts: list[Tensor]) -> Batch:
+        """Cut, tokenise and sort what was drawn."""
+        count, *parts = parts
+        if self.tokens is not None:
+            return {**self._write(*parts), "count": count}
+        symbols = self.encode(self.cut(*parts[:5]))
+        symbols = symbols.view(*parts[5].shape, *symbols.shape[1:])
+        return {**self.write(symbols, *parts[5:]), "count": count}
+
+    def _cut(
+        self, image: Tensor, piece: Tensor, corner: Tensor, flip: Tensor, tint: Tensor
+    ) -> Tensor:
         assert self.album is not None
         side = self.tokenizer.settings.side
         pieces = cut_batch(self.album, image, piece, corner, flip, tint, side=side)
-        symbols = self.tokenizer.encode_canonical(pieces.view(-1, side, side, 3))
-        return self._write(symbols.view(*present.shape, *symbols.shape[1:]), present, turn)
+        return pieces.view(-1, side, side, 3).byte()
+
+    def _encode(self, pieces: Tensor) -> Tensor:
+        symbols: Tensor = self.tokenizer.encode_canonical(pieces.float())
+        return symbols
 
     def _write(self, symbols: Tensor, present: Tensor, turn: Tensor | None = None) -> Batch:
         """Sort and join, with every answer a training puzzle has."""
@@ -216,19 +238,24 @@ class Heads(nn.Module):
         """(batch, slots, d) -> two (batch, slots, slots + 1) and one (batch, slots, cells)."""
         found = []
         for linear, none in zip((self.right, self.below), self.none, strict=True):
-            query, key = linear(pooled).chunk(2, -1)
+            query, key = _in_dtype(linear, pooled).chunk(2, -1)
             key = torch.cat([key, none.to(key).expand(len(key), 1, -1)], 1)
             found.append(query @ key.transpose(1, 2) / key.shape[-1] ** 0.5)
-        return found[0], found[1], self.cell(pooled)
+        return found[0], found[1], _in_dtype(self.cell, pooled)
+
+
+def _in_dtype(linear: nn.Linear, x: Tensor) -> Tensor:
+    """Apply a layer in the dtype of x, its weights staying in float32."""
+    return F.linear(x, linear.weight.to(x.dtype), linear.bias.to(x.dtype))
 
 
 class Objective(nn.Module):
     """Cross-entropy on the cells, plus the heads when their weight is above 0."""
 
     def __init__(self, model: Seq2Seq, tokenizer: PieceTokenizer, cells: int, heads: float,
-                 fast: torch.dtype | None = None) -> None:  # fmt: skip
+                 fast: torch.dtype | None = None, tricks: Tricks = PLAIN) -> None:  # fmt: skip
         super().__init__()
-        self.model, self.weight, self.fast = model, heads, fast
+        self.model, self.weight, self.fast, self.tricks = model, heads, fast, tricks
         self.heads = Heads(model.settings.d_model, cells) if heads > 0 else None
         self.first_cell, self.cells = tokenizer.cell_token_id(0), cells
         self.b = tokenizer.settings.border_length
@@ -239,9 +266,7 @@ class Objective(nn.Module):
         labels = batch["order"] + self.first_cell
         given = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
         if self.fast is not None:
-            from puzlm.fast import bart
-
-            logits, states = bart(self.model.net, batch["ids"], given, self.fast)
+            logits, states = bart(self.model.net, batch["ids"], given, self.fast, self.tricks)
         else:
             states = self.model.encode(batch["ids"])
             logits = self.model(batch["ids"], given, states=states)
@@ -250,7 +275,8 @@ class Objective(nn.Module):
         right = ((logits.argmax(-1) == labels) & here).sum() / batch["count"]
         if self.heads is None:
             return plain, torch.stack([plain.detach(), right, plain.detach() * 0])
-        found = self.heads(self._pool(states).float())
+        pooled = self._pool(states)
+        found = self.heads(pooled if self.tricks.heads16 else pooled.float())
         answers = (batch["right"], batch["below"], batch["order"])
         share = (0.5, 0.5, 1.0)
         losses = [k * _mean(x, y, here, batch["count"])
@@ -311,13 +337,15 @@ def train(
         tokenizer.save_pretrained(folder)
         write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
     fast = t.fast and device.startswith("cuda") and recipe.model.backbone == "bart"
-    pages = Pages(recipe, tokenizer, device, album, compiled=fast)
+    tricks = PROVEN if fast else PLAIN
+    pages = Pages(recipe, tokenizer, device, album, fast, tricks)
     exams = Exams(recipe, tokenizer)
 
     model = build_model(recipe, tokenizer).to(device).train()
     cells = pages.grid[0] * pages.grid[1]
     torch.manual_seed(t.seed + 1)
-    objective = Objective(model, tokenizer, cells, t.heads, torch.bfloat16 if fast else None)
+    objective = Objective(model, tokenizer, cells, t.heads, torch.bfloat16 if fast else None,
+                          tricks)  # fmt: skip
     objective.to(device)
     return loop(
         t, folder, objective, pages.batch, device=device, compiled=fast, began=began,

@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from puzlm.train import Objective, build_model
 
 WARM_STEPS = 4  # before the clock starts: kernels are chosen, memory is taken
 SYNC_EVERY = 25  # steps between two looks at the loss, which wait for the device
+CURVE_EVERY = 250  # steps between two points of the learning curve
 EXAM_BATCH = 256  # puzzles read at once
 SLOW_DECODINGS = ("beam", "assign", "views-2", "views-8", "fusion", "pixels")
 DECODINGS = ("valid", "greedy", "head", *SLOW_DECODINGS)
@@ -61,20 +63,40 @@ class Kind:
 class Gallery:
     """The images of all kinds, read once for all rows."""
 
-    def __init__(self, kinds: Sequence[Kind], data: str | Path, device: str) -> None:
-        self.kinds, self.device, root = tuple(kinds), device, Path(data)
+    def __init__(self, kinds: Sequence[Kind], data: str | Path, device: str,
+                 lock: Path | None = None) -> None:  # fmt: skip
+        self.kinds, self.device, self.lock, root = tuple(kinds), device, lock, Path(data)
         workers = os.cpu_count() or 2
         self.albums = [Album.read([root / t for t in k.train], device, k.limit or None, workers)
                        for k in kinds]  # fmt: skip
         self.images: list[list[Pixels]] = [
             list(iter_images([root / v for v in k.val], k.puzzles)) for k in kinds
         ]
+        self._exams: dict[tuple[int, str], list[Puzzle]] = {}
+        self._stock: dict[Any, list[Tensor]] = {}
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Have the device for oneself, where several processes share it."""
+        if self.lock is None:
+            yield
+            return
+        import fcntl
+
+        with self.lock.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+            wait(self.device)
 
     def exam(self, number: int, grid: str) -> list[Puzzle]:
         """Shuffled puzzles of one kind; the same for every row."""
-        gap = self.kinds[number].gap
-        return [Puzzle.from_image(image, grid, gap=gap, seed=seed)
-                for seed, image in enumerate(self.images[number])]  # fmt: skip
+        if (number, grid) not in self._exams:
+            gap = self.kinds[number].gap
+            self._exams[number, grid] = [
+                Puzzle.from_image(image, grid, gap=gap, seed=seed)
+                for seed, image in enumerate(self.images[number])
+            ]
+        return self._exams[number, grid]
 
     def pieces(self, number: int, count: int, cut: CutSettings, side: int,
                seed: tuple[int, ...]) -> Tensor:  # fmt: skip
@@ -86,6 +108,17 @@ class Gallery:
         parts = [torch.from_numpy(np.ascontiguousarray(a)).to(self.device)
                  for a in vars(drawn).values()]  # fmt: skip
         return cut_batch(album, *parts[:-1], side=side)
+
+    def stock(self, puzzles: int, cut: CutSettings, side: int) -> list[Tensor]:
+        """Cut so many training puzzles, an equal share of each kind, once for all tokenizers."""
+        chunk = 1024 if "cuda" in self.device else 64
+        share = max(1, puzzles // len(self.kinds))
+        if (puzzles, cut, side) not in self._stock:
+            self._stock[puzzles, cut, side] = [
+                self.pieces(k, chunk, cut, side, (0, part, k, 2)).byte()
+                for k in range(len(self.kinds)) for part in range(0, share, chunk)
+            ]  # fmt: skip
+        return self._stock[puzzles, cut, side]
 
 
 def eroded(drawn: Draw, gap: float) -> Draw:
@@ -107,29 +140,29 @@ class Library:
     facts: dict[str, Any]
 
 
-def make_library(tokenizer: PieceTokenizer, gallery: Gallery, recipe: Recipe, puzzles: int,
-                 chunk: int = 0) -> Library:  # fmt: skip
+def make_library(tokenizer: PieceTokenizer, gallery: Gallery, recipe: Recipe,
+                 puzzles: int) -> Library:  # fmt: skip
     """Fit a tokenizer on all kinds and tokenise so many training puzzles, an equal share each."""
     device, side, kinds = gallery.device, tokenizer.settings.side, range(len(gallery.kinds))
-    chunk = chunk or (1024 if "cuda" in device else 64)
-    began, sample = time.monotonic(), max(1, recipe.train.fit_puzzles // len(gallery.kinds))
-    shown = [gallery.pieces(k, min(256, sample - part), recipe.cut, side, (0, part, k, 1)).byte()
-             for k in kinds for part in range(0, sample, 256)]  # fmt: skip
-    flat = torch.cat([p.flatten(0, 1) for p in shown])
-    tokenizer.fit_canonical(flat, seed=0, device=device)
-    del shown, flat
-    wait(device)
-    fitted = time.monotonic() - began
-    there, parts, spent = tokenizer.on(device), [], 0.0
-    for k in kinds:
-        for part in range(0, max(1, puzzles // len(gallery.kinds)), chunk):
-            pieces = gallery.pieces(k, chunk, recipe.cut, side, (0, part, k, 2))
-            wait(device)
-            clock = time.monotonic()
+    sample = max(1, recipe.train.fit_puzzles // len(gallery.kinds))
+    with gallery.alone():
+        stock = gallery.stock(puzzles, recipe.cut, side)
+        shown = [
+            gallery.pieces(k, min(256, sample - part), recipe.cut, side, (0, part, k, 1)).byte()
+            for k in kinds for part in range(0, sample, 256)
+        ]  # fmt: skip
+        flat = torch.cat([p.flatten(0, 1) for p in shown])
+        wait(device)
+        began = time.monotonic()
+        tokenizer.fit_canonical(flat, seed=0, device=device)
+        wait(device)
+        fitted = time.monotonic() - began
+        there, parts = tokenizer.on(device), []
+        for pieces in stock:
             symbols = there.encode_canonical(pieces.flatten(0, 1))
-            wait(device)
-            spent += time.monotonic() - clock
             parts.append(symbols.view(*pieces.shape[:2], *symbols.shape[1:]).to(torch.int32))
+        wait(device)
+        spent = time.monotonic() - began - fitted
     tokens = torch.cat(parts)
     facts = {"fit_seconds": round(fitted, 2), "tokenise_ms": 1000 * spent / len(tokens),
              "tokenizer_parameters": tokenizer_parameters(tokenizer)}  # fmt: skip
@@ -155,25 +188,26 @@ class Draws:
                  device: str) -> None:  # fmt: skip
         self.tokens, self.tokenizer, self.device = library.tokens, tokenizer, device
         self.grid, self.t = parse_grid(recipe.cut.grid), recipe.train
+        shape = (self.t.batch, self.tokens.shape[1])
+        self.rows = torch.zeros(shape[0], dtype=torch.int64, device=device)
+        self.cells = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.count = torch.tensor(float(math.prod(shape)), device=device)
 
-    def symbols(self, step: int, size: int) -> tuple[Tensor, Tensor]:
-        """Symbols (size, cells, b, F) in shuffled order, and the cell of each (size, cells)."""
+    def turn(self, step: int) -> None:
+        """Choose the puzzles of a step, and the order in which their pieces come."""
         rng = np.random.default_rng((self.t.seed, step))
-        rows = torch.from_numpy(rng.integers(0, len(self.tokens), size)).to(self.device)
-        cells = rng.random((size, self.tokens.shape[1])).argsort(1)
-        shuffle = torch.from_numpy(cells).to(self.device)
-        return self.tokens[rows[:, None], shuffle].long(), shuffle
+        self.rows.copy_(torch.from_numpy(rng.integers(0, len(self.tokens), len(self.rows))))
+        self.cells.copy_(torch.from_numpy(rng.random(tuple(self.cells.shape)).argsort(1)))
 
-    def batch(self, step: int) -> dict[str, Tensor]:
-        """Sentences with every answer, as Objective wants them."""
-        symbols, cells = self.symbols(step, self.t.batch)
+    def batch(self) -> dict[str, Tensor]:
+        """Sentences of the chosen puzzles with every answer, as Objective wants them."""
+        symbols = self.tokens[self.rows[:, None], self.cells].long()
         ids, order = self.tokenizer.sentences(symbols)
-        truth = cells.gather(1, order)
+        truth = self.cells.gather(1, order)
         here = torch.ones_like(truth, dtype=torch.bool)
         right, below = neighbour_slots(truth, here, self.grid)
-        count = torch.tensor(float(truth.numel()), device=self.device)
         return {"ids": ids, "order": truth, "present": here, "right": right, "below": below,
-                "count": count}  # fmt: skip
+                "count": self.count}  # fmt: skip
 
 
 # ---- training -------------------------------------------------------------------------------
@@ -186,66 +220,112 @@ def schedule(step: int, share: float, peak: float, warmup: int) -> float:
     )  # fmt: skip
 
 
+class Step:
+    """One training step; on a GPU recorded once and then replayed as a whole.
+
+    A small model's step is hundreds of short kernels: launched one by one they leave the card idle
+    most of the time. What cannot be recorded runs kernel by kernel, and its row says so.
+    """
+
+    def __init__(self, objective: Objective, draws: Draws, recipe: Recipe, device: str) -> None:
+        self.objective, self.draws, self.t, self.device = objective, draws, recipe.train, device
+        self.weights = [p for p in objective.parameters() if p.requires_grad]
+        cuda = "cuda" in device
+        self.lr = torch.tensor(self.t.lr, device=device)
+        self.optimiser = torch.optim.AdamW(
+            self.weights, lr=self.lr, betas=(0.9, 0.98), fused=cuda, capturable=cuda,
+            weight_decay=self.t.weight_decay,
+        )  # fmt: skip
+        self.half = torch.autocast("cuda", torch.bfloat16, enabled=cuda and objective.fast is None)
+        self.facts = torch.zeros(3)
+        self.graph: Any = None
+        self._warm_up(cuda)
+
+    def __call__(self, step: int, lr: float) -> Tensor:
+        """Do one step; (cross-entropy, teacher-forced accuracy, head loss) of its batch."""
+        self.draws.turn(step)
+        self.lr.fill_(lr)
+        if self.graph is not None:
+            self.graph.replay()
+        else:
+            torch.manual_seed(self.t.seed * 1_000_003 + step)  # dropout, if any
+            self._work()
+        return self.facts
+
+    def _work(self) -> None:
+        with torch.no_grad():
+            batch = self.draws.batch()
+        with self.half:
+            loss, self.facts = self.objective(batch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.weights, self.t.clip)
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+
+    def _warm_up(self, cuda: bool) -> None:
+        """A few steps, so that kernels are chosen and memory is taken; then undo them."""
+        first = [p.detach().clone() for p in self.weights]
+        wait(self.device)
+        stream: Any = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            for step in range(WARM_STEPS):
+                self(step, self.t.lr)
+        wait(self.device)
+        if cuda:
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph):
+                    self._work()
+                self.graph = graph
+            except RuntimeError:
+                wait(self.device)
+                self.optimiser.zero_grad()
+        with torch.no_grad():
+            for weight, start in zip(self.weights, first, strict=True):
+                weight.copy_(start)
+            for state in self.optimiser.state.values():
+                for value in state.values():
+                    value.zero_()
+        wait(self.device)
+
+
 def train_for(objective: Objective, draws: Draws, recipe: Recipe, device: str, seconds: float,
               steps: int = 0) -> dict[str, Any]:  # fmt: skip
     """Train for so many seconds (or steps, where given); the model ends with its final weights."""
     t = recipe.train
-    weights = [p for p in objective.parameters() if p.requires_grad]
-    first = [p.detach().clone() for p in weights]
-    optimiser: Any = None
-    half = torch.autocast("cuda", torch.bfloat16,
-                          enabled="cuda" in device and objective.fast is None)  # fmt: skip
-
-    def one(step: int, lr: float) -> Tensor:
-        for group in optimiser.param_groups:
-            group["lr"] = lr
-        torch.manual_seed(t.seed * 1_000_003 + step)  # dropout, if any
-        with torch.no_grad():
-            batch = draws.batch(step)
-        with half:
-            loss, facts = objective(batch)
-        loss.backward()
-        nn.utils.clip_grad_norm_(weights, t.clip)
-        optimiser.step()
-        optimiser.zero_grad()
-        return facts  # type: ignore[no-any-return]
-
-    def begin() -> Any:
-        return torch.optim.AdamW(weights, lr=t.lr, betas=(0.9, 0.98), fused="cuda" in device,
-                                 weight_decay=t.weight_decay)  # fmt: skip
-
     objective.train()
-    optimiser, clock = begin(), time.monotonic()
-    for step in range(WARM_STEPS):
-        one(step, t.lr)
-    with torch.no_grad():
-        for weight, start in zip(weights, first, strict=True):
-            weight.copy_(start)
-    optimiser = begin()
-    average = first if t.average else None  # no longer needed otherwise
-    wait(device)
+    clock = time.monotonic()
+    one = Step(objective, draws, recipe, device)
+    weights = [p.detach() for p in one.weights]
+    average = [p.clone() for p in weights] if t.average else None
     began = time.monotonic()
-    warm_seconds, step, share = began - clock, 0, 0.0
-    facts = torch.zeros(3)
+    warm_seconds, step, share, curve = began - clock, 0, 0.0, []
+    facts = one.facts
     while share < 1:
         facts = one(step, schedule(step, share, t.lr, t.warmup))
         if average is not None:
             decay = min(t.average, (1 + step) / (10 + step))
-            torch._foreach_lerp_(average, [p.detach() for p in weights], 1 - decay)
+            torch._foreach_lerp_(average, weights, 1 - decay)
         step += 1
-        if step % SYNC_EVERY == 0 and not math.isfinite(float(facts.sum())):
-            raise TrainingError(f"the loss is no longer a number at step {step}: lower train.lr")
+        if step % SYNC_EVERY == 0:
+            now = facts.tolist()
+            if not math.isfinite(sum(now)):
+                raise TrainingError(
+                    f"the loss is no longer a number at step {step}: lower train.lr"
+                )
+            if step % CURVE_EVERY == 0:
+                curve.append([step, *(round(x, 4) for x in now)])
         share = step / steps if steps else (time.monotonic() - began) / seconds
     wait(device)
-    cross, right, extra = (float(f) for f in facts)
+    cross, right, extra = facts.tolist()
     spent = time.monotonic() - began
     if average is not None:
         with torch.no_grad():
-            for weight, mean in zip(weights, average, strict=True):
+            for weight, mean in zip(one.weights, average, strict=True):
                 weight.copy_(mean)
     return {"seconds": round(spent, 2), "warm_seconds": round(warm_seconds, 2), "steps": step,
-            "puzzles_seen": step * t.batch, "loss": cross, "head_loss": extra,
-            "teacher_forced": 100 * right}  # fmt: skip
+            "puzzles_seen": step * t.batch, "recorded": one.graph is not None, "loss": cross,
+            "head_loss": extra, "teacher_forced": 100 * right, "curve": curve}  # fmt: skip
 
 
 @torch.no_grad()
@@ -324,6 +404,8 @@ def examine(objective: Objective, tokenizer: OnDevice, puzzles: list[Puzzle],
             "absolute": bootstrap([absolute(*p) for p in pairs]).as_dict(),
             "perfect": bootstrap([perfect(*p) for p in pairs]).as_dict(),
             "puzzles": len(some), "ms": round(1000 * (time.monotonic() - clock) / len(some), 2),
+            # Right pieces of each puzzle: rows are compared puzzle by puzzle.
+            "right": [int((got == truth).sum()) for got, truth in pairs],
         }  # fmt: skip
     return result
 
@@ -386,7 +468,8 @@ def run_row(
     if recipe.train.centroid_start:
         start_positions(model, tokenizer)
     if start == "sides":
-        facts |= start_from_sides(model, draws, side_steps)
+        with gallery.alone():
+            facts |= start_from_sides(model, draws, side_steps)
     model.to(device)
     fast = recipe.train.fast and "cuda" in device and recipe.model.backbone == "bart"
     torch.manual_seed(recipe.train.seed + 1)
@@ -397,7 +480,8 @@ def run_row(
         torch.cuda.reset_peak_memory_stats()
     facts |= {"parameters": sum(p.numel() for p in model.parameters()),
               "tokens_per_puzzle": tokenizer.sentence_length(cells), **library.facts}  # fmt: skip
-    facts |= train_for(objective, draws, recipe, device, seconds, steps)
+    with gallery.alone():
+        facts |= train_for(objective, draws, recipe, device, seconds, steps)
     if "cuda" in device:
         facts["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
     reading = OnDevice(tokenizer, device)

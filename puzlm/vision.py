@@ -9,9 +9,7 @@ of the language model, so that symbols can be compared with pixels.
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from puzlm.bigram import _balanced
-from puzlm.errors import ModelError
-from puzlm.images import write_bytes
+from puzlm.bigram import neighbour_scores
 from puzlm.puzzle import parse_grid
-from puzlm.tokenizer import read_safetensors, resized
-from puzlm.vision_settings import EdgeSettings, VisionSettings, against_none, read_settings
+from puzlm.saved import load, save_half
+from puzlm.tokenizer import resized
+from puzlm.vision_settings import EdgeSettings, VisionSettings, against_none
 
 Floats = NDArray[np.float64]
 
@@ -109,13 +106,12 @@ class Vision(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write vision.json and vision.safetensors (half precision)."""
-        _save(self, Path(folder), "vision", asdict(self.settings))
+        save_half(self, folder, "vision")
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Vision:
         """Read a saved model."""
-        model: Vision = _load(cls, VisionSettings, Path(folder), "vision")
-        return model
+        return load(cls, VisionSettings, folder, "vision")
 
 
 class Edges(nn.Module):
@@ -155,40 +151,16 @@ class Edges(nn.Module):
     def scores(self, pieces: NDArray[Any]) -> tuple[Floats, Floats]:
         """Log-scores (right, below), each (n, n), as SideModel.scores gives them."""
         x = torch.from_numpy(resized(pieces, self.settings.side)).to(self.place.device)
-        top, right, bottom, left = self(x).unbind(1)
-        scale = self.sharpness.exp()
-        return _balanced(right @ left.T * scale), _balanced(bottom @ top.T * scale)
+        return neighbour_scores(self(x), self.sharpness.exp())
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write edges.json and edges.safetensors (half precision)."""
-        _save(self, Path(folder), "edges", asdict(self.settings))
+        save_half(self, folder, "edges")
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Edges:
         """Read a saved model."""
-        model: Edges = _load(cls, EdgeSettings, Path(folder), "edges")
-        return model
-
-
-def _save(model: nn.Module, folder: Path, name: str, settings: dict[str, Any]) -> None:
-    from safetensors.torch import save
-
-    tensors = {k: v.detach().half().cpu().contiguous() for k, v in model.named_parameters()}
-    write_bytes(folder / f"{name}.safetensors", save(tensors))
-    record = json.dumps({"version": 1, **settings}, indent=1) + "\n"
-    write_bytes(folder / f"{name}.json", record.encode())
-
-
-def _load(kind: Any, settings: Any, folder: Path, name: str) -> Any:
-    model = kind(read_settings(settings, folder / f"{name}.json"))
-    arrays = read_safetensors(folder / f"{name}.safetensors")
-    own = dict(model.named_parameters())
-    if set(own) != set(arrays):
-        raise ModelError(f"{folder}: {name}.safetensors does not fit {name}.json")
-    with torch.no_grad():
-        for key, parameter in own.items():
-            parameter.copy_(torch.as_tensor(arrays[key]))
-    return model.eval()
+        return load(cls, EdgeSettings, folder, "edges")
 
 
 __all__ = ["EdgeSettings", "Edges", "Vision", "VisionSettings"]

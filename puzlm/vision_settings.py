@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.tokenizer import read_json, settings_from
+from puzlm.saved import read_settings as read_settings
 
 RARE = -14.0  # a millionth, as a log
 
@@ -43,14 +41,6 @@ class EdgeSettings:
     heads: int = 4
     feed_forward: int = 1024
     vector: int = 128
-
-
-def read_settings(kind: type[Any], path: Path) -> Any:
-    """Settings of a saved model: vision.json or edges.json."""
-    record = read_json(path)
-    record.pop("version", None)
-    record = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
-    return settings_from(kind, record, str(path.parent))
 
 
 def against_none(log_p: NDArray[np.float64], size: int) -> NDArray[np.float64]:

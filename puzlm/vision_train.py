@@ -87,11 +87,13 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
     torch.manual_seed(t.seed)
-    is_vision = isinstance(recipe.model, VisionSettings)
-    model: Any = Vision(recipe.model) if is_vision else Edges(recipe.model)  # type: ignore[arg-type]
+    shape = recipe.model
+    model = Vision(shape) if isinstance(shape, VisionSettings) else Edges(shape)
     pages = Crops(recipe, album, device, compiled)
     dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
-    objective = (Placing if is_vision else Matching)(model.to(device), t.heads, dtype)
+    objective = (Placing if isinstance(model, Vision) else Matching)(
+        model.to(device), t.heads, dtype
+    )
     exams = list(exam_puzzles(recipe))
     return loop(
         t, folder, objective, pages.batch, device=device, compiled=compiled, began=began,
@@ -125,21 +127,28 @@ class Crops:
         return {"pieces": pieces, "present": present, "grid": torch.empty(grid)}
 
 
-class Placing(nn.Module):
-    """Cross-entropy on the cell of every piece, plus those on its neighbours."""
+class _Objective(nn.Module):
+    """A model, asked in another precision than its weights are kept in."""
 
-    def __init__(self, model: Vision, heads: float, dtype: torch.dtype) -> None:
+    model: Any
+
+    def __init__(self, model: Vision | Edges, heads: float, dtype: torch.dtype) -> None:
         super().__init__()
         self.model, self.weight, self.dtype = model, heads, dtype
+
+    def ask(self, *inputs: Any) -> Any:
+        weights = {k: p.to(self.dtype) for k, p in self.model.named_parameters()}
+        return functional_call(self.model, weights, inputs)
+
+
+class Placing(_Objective):
+    """Cross-entropy on the cell of every piece, plus those on its neighbours."""
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Loss, and (cross-entropy, accuracy, loss of the heads)."""
         pieces, here = batch["pieces"], batch["present"]
         rows, columns = batch["grid"].shape
-        weights = {k: p.to(self.dtype) for k, p in self.model.named_parameters()}
-        cells, right, below = functional_call(
-            self.model, weights, (pieces, here, f"{rows}x{columns}")
-        )
+        cells, right, below = self.ask(pieces, here, f"{rows}x{columns}")
         own = torch.arange(rows * columns, device=here.device)
         absent = torch.full_like(own, len(own))
         lies_right = torch.where(own % columns < columns - 1, own + 1, absent)
@@ -163,22 +172,17 @@ def _mean(logits: Tensor, answers: Tensor, here: Tensor) -> Tensor:
     return (losses * here.flatten()).sum() / here.sum()
 
 
-class Matching(nn.Module):
+class Matching(_Objective):
     """Tell the true neighbour of a side from all others of its puzzle, and of the batch.
 
     The puzzle's own sides are what it will have to choose from; the batch's are more of them.
     """
 
-    def __init__(self, model: Edges, heads: float, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.model, self.weight, self.dtype = model, heads, dtype
-
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Loss, and (cross-entropy in the puzzle, first rank there, cross-entropy in the batch)."""
         pieces = batch["pieces"]
         rows, columns = batch["grid"].shape
-        weights = {k: p.to(self.dtype) for k, p in self.model.named_parameters()}
-        vectors = functional_call(self.model, weights, (pieces.flatten(0, 1),))
+        vectors = self.ask(pieces.flatten(0, 1))
         vectors = vectors.view(len(pieces), rows, columns, 4, -1)
         scale = self.model.sharpness.exp()
         inner = outer = good = torch.zeros((), device=pieces.device)
@@ -212,13 +216,8 @@ def exam_puzzles(recipe: VisionRecipe) -> Iterator[tuple[str, list[Puzzle]]]:
     for grid in dict.fromkeys(recipe.grids):
         for gap in recipe.train.eval_gaps:
             name = "{}x{}".format(*parse_grid(grid))
-            yield (
-                f"{name}_gap_{gap:g}",
-                [
-                    Puzzle.from_image(image, grid, gap=gap, seed=seed)
-                    for seed, image in enumerate(images)
-                ],
-            )
+            cuts = [Puzzle.from_image(im, grid, gap=gap, seed=n) for n, im in enumerate(images)]
+            yield f"{name}_gap_{gap:g}", cuts
 
 
 @torch.no_grad()

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from puzlm import kernels
 from puzlm.backbones import BACKBONES, ModelSettings, Seq2Seq, TorchReader
 from puzlm.decoding import decode
 from puzlm.errors import ModelError, SettingsError
-from puzlm.fast import bart
+from puzlm.fast import Tricks, bart
 from puzlm.puzzle import Puzzle
 from puzlm.tokenizer import BOS
 
@@ -138,6 +139,62 @@ def test_fast_bart_is_bart(symbols, tokenizer):
             assert a is None or float(a.abs().max()) < 1e-3, name
         else:
             assert torch.allclose(a, b, atol=1e-3, rtol=1e-3), name
+
+
+TRICKS = {  # and how far logits and gradients may be from the plain ones, of their length
+    "aligned": (Tricks(aligned=True), 1e-5),
+    "shared": (Tricks(gelu="shared"), 1e-5),
+    "gelu": (Tricks(gelu="kernel"), 1e-5),
+    "attention": (Tricks(attention="kernel"), 1e-5),
+    "fp8": (Tricks(fp8="fc"), 0.1),
+    "fp8 everywhere": (Tricks(fp8="all"), 0.1),
+    "together": (Tricks(aligned=True, gelu="kernel", attention="kernel", fp8="fc"), 0.1),
+}
+
+
+@pytest.mark.parametrize("name", TRICKS)
+def test_tricks_change_nothing_but_rounding(name, tokenizer):
+    """Logits and gradients of every trick, against those without; 8 bits really round."""
+    tricks, bound = TRICKS[name]
+    model = model_of("bart", tokenizer).train()
+    with torch.no_grad():  # each layer about as loud as what it reads, as after training
+        for parameter_name, parameter in model.named_parameters():
+            if parameter.ndim == 2 and "embed" not in parameter_name:
+                parameter.mul_(0.5)
+    torch.manual_seed(0)
+    ids = torch.randint(0, len(tokenizer), (4, 30))
+    written = torch.randint(0, len(tokenizer), (4, 9))
+    answers = torch.randint(0, len(tokenizer), (36,))
+    results = []
+    for some in (Tricks(), tricks):
+        logits, states = bart(model.net, ids, written, torch.float32, some)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), answers)
+        grads = torch.autograd.grad(loss, model.parameters(), allow_unused=True)
+        flat = torch.cat([g.flatten() for g in grads if g is not None])
+        results.append((logits.detach(), states.detach(), flat, float(loss.detach())))
+    for plain, tricky in zip(*(r[:3] for r in results), strict=True):
+        assert float((plain - tricky).norm() / plain.norm()) < bound
+    assert results[1][3] == pytest.approx(results[0][3], rel=0.02 if tricks.fp8 else 1e-5)
+    assert bool(tricks.fp8) == (float((results[0][1] - results[1][1]).abs().max()) > 1e-3)
+
+
+def test_a_sentence_too_long_for_the_kernel_is_read_by_the_library(tokenizer):
+    model = model_of("bart", tokenizer).train()
+    ids = torch.randint(0, len(tokenizer), (2, 116))
+    kernel = Tricks(attention="kernel")
+    longest, kernels.LONGEST = kernels.LONGEST, 64
+    try:
+        got = bart(model.net, ids, ids[:, :9], torch.float32, kernel)[0]
+    finally:
+        kernels.LONGEST = longest
+    assert kernels.suits(116, 64) and not kernels.suits(129, 64) and not kernels.suits(116, 48)
+    want = bart(model.net, ids, ids[:, :9], torch.float32)[0]
+    assert torch.allclose(got, want, atol=1e-4)
+
+
+def test_unknown_tricks_are_refused():
+    with pytest.raises(SettingsError, match="trick gelu 'tanh'"):
+        Tricks(gelu="tanh")
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from puzlm import bench, bench_growth, bench_service
+from puzlm import bench, bench_growth, bench_library, bench_service
 from puzlm.bench_requests import bad_requests
 from puzlm.errors import PuzlmError
 
@@ -23,7 +24,7 @@ def test_tokenise_agrees_with_scikit_learn():
     pytest.importorskip("sklearn")
     lines: list[str] = []
     # 48 px: patches of 432 numbers, d > 128 so that the pruned search is the one that runs
-    found = bench.tokenise(lines.append, 5, 1, vocab_size=64, pca_dim=160, piece_size=48)
+    found = bench_library.tokenise(lines.append, 5, 1, vocab_size=64, pca_dim=160, piece_size=48)
     assert found["same_symbols"] > 0.999 and found["same_or_nearer"] > 0.999
     assert found["puzzles_per_second"] > 0
     check_ratio(found["against_puzzle_by_puzzle"])
@@ -35,13 +36,13 @@ def test_tokenise_agrees_with_scikit_learn():
 def test_tokenise_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.decomposition", None)
     lines: list[str] = []
-    assert "skipped" in bench.tokenise(lines.append, 5, 1)
+    assert "skipped" in bench_library.tokenise(lines.append, 5, 1)
     assert len(lines) == 1 and "pip install scikit-learn" in lines[0]
 
 
 def test_greedy_agrees_with_generate():
     lines: list[str] = []
-    found = bench.decode_greedy(lines.append, (1, 2), 1)
+    found = bench_library.decode_greedy(lines.append, (1, 2), 1)
     for batch in ("batch_1", "batch_2"):
         assert found[batch]["same_answers"] == 1.0
         check_ratio(found[batch]["against_generate"])
@@ -51,7 +52,7 @@ def test_greedy_agrees_with_generate():
 
 def test_race_takes_turns():
     seen: list[str] = []
-    times, answers = bench._race(
+    times, answers = bench.race(
         {"a": lambda: seen.append("a") or 1, "b": lambda: seen.append("b") or 2}, 2
     )
     assert seen == ["a", "b"] * 3  # the first round warms up
@@ -64,14 +65,14 @@ def test_race_takes_turns():
     [((3.0, 3.1, 3.2), "met"), ((0.5, 0.6, 0.7), "missed"), ((0.8, 1.0, 1.2), "within noise")],
 )
 def test_a_bar_is_judged_outside_the_noise_only(slow, verdict):
-    times = {"slow": bench._spread(slow), "fast": bench._spread((1.0, 1.0, 1.0))}
-    ratio = bench._ratio(times, "slow", "fast", 1.0)
+    times = {"slow": bench.spread(slow), "fast": bench.spread((1.0, 1.0, 1.0))}
+    ratio = bench.ratio(times, "slow", "fast", 1.0)
     assert ratio["verdict"] == verdict and ratio["median"] == slow[1]
-    assert bench._ratio(times, "slow", "fast", None)["verdict"] == "not judged"
+    assert bench.ratio(times, "slow", "fast", None)["verdict"] == "not judged"
 
 
 def test_exponent():
-    assert bench._exponent([(n, 0.01 * n**1.5) for n in (4, 9, 25, 64)]) == 1.5
+    assert bench.exponent([(n, 0.01 * n**1.5) for n in (4, 9, 25, 64)]) == 1.5
 
 
 def test_growth_times_every_stage_on_every_grid():
@@ -88,18 +89,69 @@ def test_growth_times_every_stage_on_every_grid():
 def test_launch_measures_the_child_alone():
     """A large parent must not show in the child's peak, and a failure names its reason."""
     ballast = np.ones(40_000_000)  # 320 MB here
-    seconds, peak = bench._launch([sys.executable, "-S", "-c", "pass"])
+    seconds, peak = bench.launch([sys.executable, "-S", "-c", "pass"])
     assert seconds > 0 and ballast[-1] == 1
     assert peak is None or 1 < peak < 200
     with pytest.raises(PuzlmError, match="no such thing"):
-        bench._launch([sys.executable, "-S", "-c", "raise SystemExit('no such thing')"])
+        bench.launch([sys.executable, "-S", "-c", "raise SystemExit('no such thing')"])
 
 
 def test_importing_bench_is_light():
     """`puzlm bench` decides what to import; torch and scikit-learn come with the parts."""
-    code = "import sys, puzlm.bench; print(sorted({'torch', 'sklearn'} & set(sys.modules)))"
+    code = "import sys, puzlm.bench_library; print(sorted({'torch', 'sklearn'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+TINY = ["train.batch=4", "tokenizer.piece_size=16", "tokenizer.vocab_size=32", "model.d_model=32",
+        "tokenizer.pca_dim=8"]  # fmt: skip
+
+
+def bench_training(*words):
+    """Without a compiler: what is measured here is not the speed."""
+    command = [sys.executable, "-m", "puzlm.bench_training", *words]
+    environment = {**os.environ, "TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+
+
+def test_variants_of_a_training_step(tmp_path):
+    out = tmp_path / "speed.json"
+    words = [word for change in TINY for word in ("--set", change)]
+    done = bench_training("--variants", "fast,graph", "-o", str(out), "--repeats", "2",
+                          "--budget", "200", *words)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert list(found["variants"]) == ["fast", "graph"]
+    for name, variant in found["variants"].items():
+        assert list(variant["milliseconds"]) == ["draw (host)", "cut", "tokenise", "sort",
+                                                 "forward", "backward", "optimiser"]  # fmt: skip
+        first = variant["first_step"]
+        assert first["loss"] == pytest.approx(first["plain_loss"], rel=0.02)
+        assert first["gradient_cosine"] > (0.99 if name == "graph" else 0.9999)
+        assert variant["dropped"] == {} and variant["puzzles_per_second"] > 0
+    assert found["variants"]["graph"]["tricks"]["fp8"] == "fc"
+    shares = found["parts"]["same_symbols"]
+    assert shares["blurred"]["split"] > 0.999 and shares["noise"]["float32"] > 0.999
+    assert (
+        "failed" in found["parts"]["attention_milliseconds"]["cudnn"]
+    )  # on a CPU; the rest goes on
+
+
+def test_a_variant_that_fails_is_a_line(tmp_path):
+    out = tmp_path / "speed.json"
+    words = [word for change in (*TINY, "model.backbone=gru") for word in ("--set", change)]
+    done = bench_training("--measure", "fast", "--turn", str(tmp_path / "turn"), "-o", str(out),
+                          *words)  # fmt: skip
+    assert done.returncode and not out.exists()
+    from puzlm.bench_variants import Jobs, chosen, line_of
+
+    jobs = Jobs(tmp_path, ["model.backbone=gru"], 1)
+    (tmp_path / "measure-fast.log").write_text(done.stderr)
+    assert "Error" in jobs.why("--measure", "fast")
+    assert line_of("fast", {"failed": "no"}).endswith("failed: no")
+    with pytest.raises(PuzlmError, match="did you mean 'graph'"):
+        chosen("fast,grahp")
+    assert bench_training().returncode == 2
 
 
 def test_machine():

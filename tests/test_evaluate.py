@@ -1,7 +1,5 @@
-"""Results files: scores, failures, resuming, fairness; tables and paired tests."""
+"""Results files: scores, failures, resuming, fairness."""
 
-import csv
-import io
 import json
 import re
 import subprocess
@@ -11,54 +9,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from evaluating import PLAIN, crop, oracle, truths_of, write_photos
 from PIL import Image
-from sklearn.datasets import load_sample_image
 
 from puzlm import evaluate as evaluate_module
-from puzlm.compare import HEADER, compare, mcnemar, read_results
-from puzlm.errors import PuzlmError, PuzzleError, SettingsError
+from puzlm.compare import read_results
+from puzlm.errors import PuzzleError, SettingsError
 from puzlm.evaluate import Answer, evaluate, load_solver_function, random_solver
 from puzlm.protocols import PROTOCOLS, make_puzzle, read_data
-
-PLAIN = PROTOCOLS["imagenet-3x3"]
-PHOTOS = [load_sample_image(name) for name in ("china.jpg", "flower.jpg")]
-
-
-def crop(number):
-    top, left = 7 * number % 300, 13 * number % 500
-    return PHOTOS[number % 2][top : top + 96, left : left + 96]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Hold 120 small photos: three chunks, so that two are saved before the last."""
-    path = tmp_path_factory.mktemp("photos")
-    for number in range(120):
-        Image.fromarray(crop(number)).save(path / f"{number:03d}.png")
-    return path
+    return write_photos(tmp_path_factory.mktemp("photos"), 120)
 
 
 @pytest.fixture(scope="module")
 def truths(folder):
-    """Tell each puzzle's truth by its pixels: solvers themselves are never told."""
-    return {p.pieces.tobytes(): p.truth for _, p in read_data(folder, PLAIN)}
-
-
-def oracle(truths, wrong=()):
-    """Answer rightly, but swap two pieces in the puzzles counted in `wrong`."""
-    seen = []
-
-    def solve(puzzles):
-        answers = []
-        for puzzle in puzzles:
-            positions = truths[puzzle.pieces.tobytes()].copy()
-            if len(seen) in wrong:
-                positions[[0, 1]] = positions[[1, 0]]
-            seen.append(1)
-            answers.append(Answer(positions, np.full(len(positions), 0.95), "oracle"))
-        return answers
-
-    return solve
+    return truths_of(folder)
 
 
 def test_results_file(tmp_path, folder, truths):
@@ -353,66 +322,6 @@ def test_functions_of_users(here, folder):
     ]:
         with pytest.raises(SettingsError, match=words):
             load_solver_function(text)
-
-
-def test_mcnemar_by_hand():
-    # 1 puzzle only the first solved, 7 only the second: 2 * (C(8,0) + C(8,1)) / 2^8 = 18 / 256.
-    first = [1] + [0] * 7 + [1] * 5 + [0] * 2
-    second = [0] + [1] * 7 + [1] * 5 + [0] * 2
-    assert mcnemar(first, second) == (1, 7, 18 / 256)
-    assert mcnemar(second, first) == (7, 1, 18 / 256)
-    assert mcnemar([1, 0], [1, 0]) == (0, 0, 1.0)
-    assert mcnemar([1, 0], [0, 1]) == (1, 1, 1.0)
-    assert (
-        0 < mcnemar([0] * 2000, [1] * 2000)[2] < 1e-300 or mcnemar([0] * 2000, [1] * 2000)[2] == 0
-    )
-
-
-def test_compare_pairs_and_quotes(tmp_path, folder, truths):
-    a, b, c = (tmp_path / f"{name}.json" for name in "abc")
-    evaluate(oracle(truths, wrong=range(7)), PLAIN, folder, limit=20, output=a, solver_name="A|a")
-    evaluate(oracle(truths, wrong={19}), PLAIN, folder, limit=20, output=b, solver_name="B")
-    evaluate(random_solver(), PLAIN, folder, limit=10, output=c, solver_name="random")
-    table = compare([a, b, c])
-    rows = [dict(zip(HEADER, row, strict=True)) for row in table.rows]
-    assert [r["kind"] for r in rows] == ["measured"] * 3 + ["published"] * len(PLAIN.published)
-    assert rows[0]["absolute - first"] == "" and rows[0]["perfect"].startswith("65.0 [")
-    assert rows[1]["perfect: lost/won, p"] == "1/7, p = 0.07"
-    assert rows[1]["absolute - first"].startswith("6.7 [")  # (7 - 1) * 2 / 9 / 20
-    assert "other puzzles" in rows[2]["note"] and rows[2]["perfect: lost/won, p"] == ""
-    assert rows[0]["note"] == "geometry x 0.333"
-    assert rows[3]["solver"] == "PuzLM" and rows[3]["absolute"] == "92.2"
-    assert rows[3]["neighbour"] == "-" and "PuzLM paper" in rows[3]["note"]
-    assert list(csv.reader(io.StringIO(table.as_csv())))[1:] == [list(r) for r in table.rows]
-    markdown = table.as_markdown().splitlines()
-    assert len(markdown) == 2 + len(rows) and markdown[2].startswith("| A\\|a | measured | 20 |")
-    text = table.as_text().splitlines()
-    assert text[0] == "protocol imagenet-3x3" and len(text) == 2 + len(rows)
-
-
-def test_compare_refuses_what_is_not_alike(tmp_path, folder):
-    a, b = tmp_path / "a.json", tmp_path / "b.json"
-    evaluate(random_solver(), PLAIN, folder, limit=2, output=a)
-    evaluate(random_solver(), PROTOCOLS["imagenet-3x3-eroded"], folder, limit=2, output=b)
-    with pytest.raises(PuzlmError, match="b.json: holds protocol imagenet-3x3-eroded, not"):
-        compare([a, b])
-    evaluate(random_solver(), replace(PLAIN, seed=9), folder, limit=2, output=b)
-    with pytest.raises(PuzlmError, match="another form of imagenet-3x3"):
-        compare([a, b])
-    record = json.loads(a.read_text())
-    for text, words in [
-        (json.dumps({**record, "version": 99}), "version 99, this PuzLM reads 1"),
-        (json.dumps({"version": 1}), "no absolute, data"),
-        ("[]", "not a results file"),
-        ("{", "not a results file"),
-    ]:
-        b.write_text(text)
-        with pytest.raises(PuzlmError, match=words):
-            compare([a, b])
-    with pytest.raises(PuzlmError, match="cannot be read"):
-        compare([a, tmp_path / "none.json"])
-    with pytest.raises(PuzlmError, match="at least one"):
-        compare([])
 
 
 def test_the_commit_says_when_the_code_was_changed(tmp_path, monkeypatch):

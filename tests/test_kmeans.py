@@ -64,6 +64,19 @@ def test_pruned_search_is_exact(patches):
     assert np.allclose(distance[rows, fast], distance.min(1), rtol=1e-4, atol=1e-2)
 
 
+def test_pruned_search_survives_rounding():
+    """A flat patch that is its own centroid: what lies beyond the leading dimensions is a
+    thousandth of its length, less than the rounding of its 1,728 equal squares."""
+    rng, turn = np.random.default_rng(0), 0.85e-3
+    axes = np.linalg.qr(np.c_[np.ones(1728), rng.standard_normal((1728, 149))])[0].T
+    one, other = axes[0].copy(), axes[Codebook.HEAD].copy()
+    axes[0], axes[Codebook.HEAD] = one + turn * other, other - turn * one
+    mean, flat = np.full(1728, 100.3), np.arange(256.0)[:, None] + np.zeros(1728)
+    arrays = (mean, axes, (flat - mean) @ axes.T)
+    book = Codebook(*(a.astype(np.float32) for a in arrays))
+    assert np.array_equal(book.assign(flat.astype(np.float32)), np.arange(256))
+
+
 def test_too_few_vectors():
     with pytest.raises(ValueError, match="k = 10 clusters need at least as many vectors, got 4"):
         KMeans(10).fit(np.zeros((4, 3), np.float32))

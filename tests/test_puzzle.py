@@ -112,6 +112,14 @@ def test_save_and_load_round_trip(photo, tmp_path):
     assert not list(tmp_path.glob(".p.*"))
 
 
+def test_pieces_are_read_in_the_natural_order_of_their_names(photo, tmp_path):
+    pieces = Puzzle.from_image(photo, 2, seed=2).pieces
+    names = ("p2.png", "p10.png", "p²3.png", "²5.png")  # a superscript is no number to sort by
+    for name, piece in zip(names, pieces, strict=True):
+        write_image(tmp_path / name, piece)
+    assert Puzzle.load(tmp_path).names == names
+
+
 def test_shuffled_picture_with_holes_can_be_read_back(photo, tmp_path):
     puzzle = Puzzle.from_image(photo, 3, missing=2, seed=2)
     write_image(tmp_path / "s.png", shuffled(puzzle))

@@ -15,7 +15,12 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def made():
-    spec = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
+    return load("make_results")
+
+
+def load(name):
+    """A script of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     before = list(sys.path)
     spec.loader.exec_module(module)
@@ -99,30 +104,37 @@ def test_training_minutes_add_up_over_a_resumed_run(made, tmp_path):
     assert made.minutes(tmp_path / "none.jsonl") is None
 
 
-def test_levers_come_from_their_files(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(made, "RUNS", tmp_path)
-    assert "No levers" in made.levers_table()
-    (tmp_path / "base.json").write_text(json.dumps(result([0, 0, 1, 1])))
-    (tmp_path / "views.json").write_text(json.dumps(result([0, 1, 1, 1])))
-    value = {"value": 9.0, "low": 8.0, "high": 10.0}
-    rows = [{"lever": "base", "file": "base.json", "seconds": 60},
-            {"lever": "views", "file": "views.json", "seconds": 75.4},
-            {"lever": "by hand", "absolute": value, "perfect": value, "gain": {"absolute": value}},
-            ]  # fmt: skip
-    record = {"test": "photos-val, 4 puzzles", "base": "base", "rows": rows}
-    (tmp_path / "levers.json").write_text(json.dumps(record))
-    text = made.levers_table()
-    assert "| base (base) | 50.0 [49.0, 51.0] | 50.0 [49.0, 51.0] |  |  | 60 |" in text
-    assert "| views | 75.0 [74.0, 76.0] | 75.0 [74.0, 76.0] | +25.0 [" in text and "| 75 |" in text
-    assert "| by hand | 9.0 [8.0, 10.0] | 9.0 [8.0, 10.0] | +9.0 [+8.0, +10.0] |  |  |" in text
+def test_levers_are_rows_of_the_study(made, tmp_path):
+    """Gains are over the same puzzles of the base; failed rows and other groups stay out."""
+
+    def line(name, group, right, **more):
+        share = 100 * sum(right) / 9 / len(right)
+        way = {"absolute": {"value": share, "low": share - 1, "high": share + 1}, "right": right,
+               "ms": 1.5}  # fmt: skip
+        ways = {"photos": {"valid": way}, "art": {"valid": way}}
+        return {"name": name, "group": group, "x": f"with {name}", "seed": 0, "status": "done",
+                "results": ways, "puzzles_seen": 9000, "seconds": 3.0, "device": "CPU",
+                "settings": {"seconds": 3, "recipe": {"cut": {"grid": "3"}}}, **more}  # fmt: skip
+
+    path = tmp_path / "rows.jsonl"
+    assert "No levers" in made.levers_table(path)
+    rows = [line("base", "base", [0, 0, 9, 9]), line("strips", "levers", [0, 9, 9, 9]),
+            line("order", "switches", [0, 0, 0, 0]),
+            line("broken", "levers", [0] * 4, status="failed")]  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = made.levers_table(path)
+    assert "| base | 50.0 [49.0, 51.0] | 50.0 [49.0, 51.0] |  |  | 1 | 3.0 |" in text
+    assert "| with strips | 75.0 [74.0, 76.0] | 75.0 [74.0, 76.0] | +25.0 [" in text
+    assert "order" not in text and "broken" not in text
 
 
-def test_calibration_intervals_are_over_puzzles(made):
+def test_calibration_intervals_are_over_puzzles():
     # 40 puzzles of 9 pieces, all right or all wrong together: 360 pieces are worth 40.
     outcomes = [{"confidences": [0.55] * 9, "truth": list(range(9)), "positions":
                  list(range(9)) if i % 2 else [8, 0, 1, 2, 3, 4, 5, 6, 7]}
                 for i in range(40)]  # fmt: skip
     bins = [{"confidence": 0.55, "accuracy": 0.5, "count": 360} if b == 5 else
             {"confidence": None, "accuracy": None, "count": 0} for b in range(10)]  # fmt: skip
-    found = made.calibration({"outcomes": outcomes, "reliability": bins, "ece": 0.05})["bins"][5]
+    result = {"outcomes": outcomes, "reliability": bins, "ece": 0.05}
+    found = load("make_pictures").calibration(result)["bins"][5]
     assert 0.30 < found["low"] < 0.40 and 0.60 < found["high"] < 0.70

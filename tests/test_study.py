@@ -36,13 +36,17 @@ def test_measured_numbers_are_not_written_by_hand(study):
 
 def line(name, seed, value, status="done", **more):
     score = {"value": value, "low": value - 2, "high": value + 2}
-    ways = {"valid": {"absolute": score, "perfect": score, "puzzles": 10, "ms": 1.0}}
+    right = [9] * value + [0] * (100 - value)
+    ways = {"valid": {"absolute": score, "perfect": score, "puzzles": 10, "ms": 1.0,
+                      "right": right}}  # fmt: skip
     return {
         "name": name, "seed": seed, "status": status, "device": "CPU", "error": "out of luck",
-        "settings": {"seconds": 9, "recipe": {"tokenizer": {"vocab_size": 4096}}},
+        "settings": {"seconds": 9, "recipe": {"tokenizer": {"vocab_size": 4096},
+                                              "cut": {"grid": "3"}}},
         "results": {"photos-3x3": ways, "art-3x3": ways}, "steps": 7, "puzzles_seen": 70,
         "tokenise_ms": 0.5, "parameters": 5_000_000, "tokens_per_puzzle": 116,
-        "tokenizer_parameters": 100, "fit_seconds": 1.0, **more,
+        "tokenizer_parameters": 100, "fit_seconds": 1.0, "group": "levers", "x": None,
+        "curve": [[250, 2.1, 0.2, 3.9], [500, 1.9, 0.4, 3.1]], **more,
     }  # fmt: skip
 
 
@@ -58,17 +62,18 @@ def test_rows_missing_failed_and_done_are_told_apart(study):
     assert "photos-3x3 is best at B = 3 (80.0 absolute)" in made["best granularity"]
     assert made["best vocabulary"] == "k: not run yet."
     assert made["switch verdict"] == (
-        "Against the base's 52.0 absolute on art-3x3: clearly worse: without lexicographic order "
-        "(20.0); not told apart: raster instead of clockwise (51.0)."
+        "Against the base's 52.0 absolute on art-3x3: worse: without lexicographic order "
+        "(-32.0); not told apart: raster instead of clockwise (-1.0)."
     )
     assert "| base (CPU) | 2 | 52.0 [48.0, 56.0] |" in made["switch table"]
+    assert "| 20.0 [18.0, 22.0] | -32.0 [" in made["switch table"]
     assert "| without border selection | not run |" in made["switch table"]
     assert made["lever verdict"].startswith("No row of this group")
     assert [x for x, rows in figures["panels"]["granularity"].items() if rows] == [4, 3, 6]
 
 
 def test_figures_are_drawn_from_few_rows(study, tmp_path):
-    from puzlm.ablation_plots import bars, sizes, sweeps
+    from puzlm.ablation_plots import bars, curves, sizes, sweeps
 
     plan = study.load()[2]
     lines = [line("base", 0, 50), line("granularity-3", 0, 80), line("backbones-256-t5", 0, 30)]
@@ -77,13 +82,12 @@ def test_figures_are_drawn_from_few_rows(study, tmp_path):
     bars(dict(figures["first"] + figures["levers"]), study.KINDS, tmp_path / "b.png", "levers")
     bars({"base": lines[:1]}, study.KINDS, tmp_path / "c.png", "ways", ways=study.WAYS)
     sizes(figures["backbones"], study.KINDS, tmp_path / "d.png")
-    assert all((tmp_path / f"{n}.png").stat().st_size > 5000 for n in "abcd")
+    curves(figures["curves"], tmp_path / "e.png")
+    assert all((tmp_path / f"{n}.png").stat().st_size > 5000 for n in "abcde")
 
 
 def test_committed_rows_are_whole():
     path = ROOT / "docs" / "study" / "rows.jsonl"
-    if not path.exists():
-        pytest.skip("no rows yet")
     for text in path.read_text().splitlines():
         row = json.loads(text)
         assert row["status"] in ("done", "failed") and row["settings"]["recipe"]

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from puzlm.bench_parts import WideBook
 from puzlm.bigram import SideModel, batches_of, fit, side_symbols
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.errors import SettingsError
+from puzlm.fast import SplitBook, Tricks
 from puzlm.images import write_image
 from puzlm.loop import TrainingError, learning_rate
 from puzlm.metrics import perfect
@@ -105,7 +107,9 @@ def test_one_fast_step_is_one_plain_step(folder, tmp_path):
     tokenizer = PieceTokenizer(recipe.tokenizer).fit([p for p in _images(folder)], max_iter=3)
     batch = Pages(recipe, tokenizer, "cpu", album).batch(0)
     compiled = Pages(recipe, tokenizer, "cpu", album)
-    compiled._make = torch.compile(compiled._read, backend="aot_eager", fullgraph=True)
+    for name in ("cut", "encode", "write"):
+        whole = torch.compile(getattr(compiled, name), backend="aot_eager", fullgraph=True)
+        setattr(compiled, name, whole)
     again = compiled.batch(0)
     assert all(torch.equal(batch[key], again[key]) for key in batch)
     objective = Objective(build_model(recipe, tokenizer), tokenizer, 4, 0.5)
@@ -127,6 +131,52 @@ def test_one_fast_step_is_one_plain_step(folder, tmp_path):
     assert torch.allclose(facts_a, facts_b, rtol=1e-5)
     for name, grad in grads_b.items():
         assert torch.allclose(grads_a[name], grad, atol=1e-5, rtol=1e-3), name
+
+
+@pytest.mark.parametrize("fp8", ["", "fc"])
+def test_one_step_with_all_tricks_is_one_plain_step(folder, fp8):
+    """From the pixels on, in one graph: within rounding, in 8 bits within 2 %."""
+    recipe = recipe_of(folder)
+    album = Album.read([folder])
+    tokenizer = PieceTokenizer(recipe.tokenizer).fit(_images(folder), max_iter=3)
+    tricks = Tricks(tokens="split", aligned=True, heads16=True, gelu="kernel", attention="kernel",
+                    fp8=fp8)  # fmt: skip
+    objective = Objective(build_model(recipe, tokenizer), tokenizer, 4, 0.5)
+    results = []
+    for some in (None, tricks):
+        pages = Pages(recipe, tokenizer, "cpu", album, tricks=some or Tricks())
+        run = objective
+        if some is not None:
+            objective.fast, objective.tricks = torch.float32, some
+            run = torch.compile(objective, backend="aot_eager", fullgraph=True)
+        loss, facts = run(pages.batch(0))
+        grads = torch.autograd.grad(loss, list(objective.parameters()), allow_unused=True)
+        named = zip(objective.parameters(), grads, strict=True)
+        flat = torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for p, g in named])
+        results.append((loss.detach(), facts, flat))
+    (plain, _, before), (tricky, _, after) = results
+    assert torch.allclose(plain, tricky, rtol=0.02 if fp8 else 1e-5)
+    assert float((before - after).norm() / before.norm()) < (0.1 if fp8 else 1e-3)
+
+
+@pytest.mark.parametrize("pca_dim", [16, None])
+def test_split_products_find_the_symbols_of_float32(crops, pca_dim):
+    """On photographs, whose patches lie far from the mean; one bfloat16 term is not enough."""
+    settings = {"vocab_size": 256, "piece_size": 32, "patch": "strip:4+residual"}
+    tokenizer = PieceTokenizer(pca_dim=pca_dim, **settings).fit(crops, max_iter=3)
+    pieces = torch.cat([torch.from_numpy(tokenizer.canonical(cut(c, (3, 3)))) for c in crops])
+    there = tokenizer.on("cpu")
+    books, shares = there.codebooks_, {}
+    there.codebooks_ = [WideBook(b.mean, b.components, b.centroids) for b in books]
+    exact = there.encode_canonical(pieces.float())
+    for way in ("float32", "split", "bfloat16"):
+        there.codebooks_ = books
+        if way != "float32":
+            there.codebooks_ = [SplitBook(book, way) for book in books]
+        same = there.encode_canonical(pieces.float()) == exact
+        shares[way] = float(same.float().mean())
+    assert shares["split"] >= shares["float32"] - 1e-4 > 0.999
+    assert shares["bfloat16"] < 0.95
 
 
 def _images(folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,47 +20,31 @@ from puzlm.vision_settings import against_none
 from puzlm.vision_train import VisionRecipe, train
 
 TINY = VisionSettings(layers=1, d_model=32, heads=2, feed_forward=32, grids=("2x2", "3x3"))
-VISION = """
+RECIPE = """
 grids = ["2x2", "3x3"]
+[train]
+steps = 40
+batch = 32
+lr = 3e-3
+warmup = 5
+log_every = 10
+save_every = 20
+device = "cpu"
+[{kind}]
+side = 16
+layers = 1
+d_model = 32
+heads = 2
+feed_forward = 64
+"""
+WORN = """
 [cut]
 gap_share = 0.5
 missing_share = 0.3
 max_missing = 1
-[vision]
-side = 16
-patch = 8
-layers = 1
-d_model = 32
-heads = 2
-feed_forward = 64
-grids = ["2x2", "3x3"]
-[train]
-steps = 40
-batch = 32
-lr = 3e-3
-warmup = 5
-log_every = 10
-save_every = 20
-device = "cpu"
 """
-EDGES = """
-grids = ["2x2", "3x3"]
-[edges]
-side = 16
-depth = 8
-layers = 1
-d_model = 32
-heads = 2
-feed_forward = 64
-[train]
-steps = 40
-batch = 32
-lr = 3e-3
-warmup = 5
-log_every = 10
-save_every = 20
-device = "cpu"
-"""
+VISION = RECIPE.format(kind="vision") + 'patch = 8\ngrids = ["2x2", "3x3"]\n' + WORN
+EDGES = RECIPE.format(kind="edges") + "depth = 8"
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +148,14 @@ def test_given_pieces_and_holes_for_vision(photo):
     assert found.positions[0] == wrong and len(set(found.positions.tolist())) == 7
     with pytest.raises(PuzzleError, match="trained for 3x3, 5x5"):
         solver.solve(Puzzle.from_image(photo, 4))
+
+
+def test_weights_of_another_shape_are_refused(tmp_path):
+    Vision(TINY).save_pretrained(tmp_path)
+    Vision(replace(TINY, feed_forward=48)).save_pretrained(tmp_path / "other")
+    (tmp_path / "other" / "vision.safetensors").replace(tmp_path / "vision.safetensors")
+    with pytest.raises(ModelError, match=r"vision.safetensors does not fit vision.json"):
+        Vision.from_pretrained(tmp_path)
 
 
 def test_a_model_says_what_it_lacks(tmp_path, album):

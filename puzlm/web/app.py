@@ -196,7 +196,7 @@ def create_app(
             picture = name, app.state.static[f"samples/{name}.webp"][0]
 
         def work(named: tuple[str, bytes]) -> a.Pieces:
-            whole = intake.Budget(limits.pixels).rgb(named[1], named[0])
+            whole = intake.Budget(limits.pixels).pixels(named[1], named[0])
             small = intake.fit_inside(whole, SHOWN)
             return shown(Puzzle.from_image(
                 small, grid or 3, gap=gap, jitter=jitter, missing=missing, seed=seed))  # fmt: skip

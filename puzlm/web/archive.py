@@ -10,7 +10,7 @@ import zlib
 from typing import Any
 
 from puzlm.images import IMAGE_SUFFIXES
-from puzlm.puzzle import Grid, parse_grid
+from puzlm.puzzle import Grid, natural, parse_grid
 from puzlm.web.answers import Limits, Refused
 
 LABEL = 60  # characters of a client's file name in messages
@@ -57,7 +57,7 @@ def unzip(data: bytes, limits: Limits) -> tuple[list[tuple[str, bytes]], Grid | 
                               f"most {limits.pieces} are allowed.")  # fmt: skip
             if not images:
                 raise Refused(422, "bad_zip", "The zip holds no pictures.")
-            images.sort(key=lambda i: _natural(i.filename))
+            images.sort(key=lambda i: natural(i.filename))
             return [(_base(i.filename), read(archive, i)) for i in images], None, None
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError,
             ValueError, UnicodeError, OverflowError, MemoryError) as error:  # fmt: skip
@@ -85,11 +85,6 @@ def _wanted(name: str) -> bool:
 
 def _base(name: str) -> str:
     return re.split(r"[\\/]", name)[-1]
-
-
-def _natural(name: str) -> list[Any]:
-    """Sort key that puts piece_2 before piece_10."""
-    return [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in re.split(r"(\d+)", name)]
 
 
 def label(name: str | None) -> str:

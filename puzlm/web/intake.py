@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from puzlm.errors import PuzlmError, nearest
 from puzlm.images import MAX_PIXELS, Pixels, open_image, to_rgb
-from puzlm.puzzle import Grid, Puzzle, guess_grid, parse_grid
+from puzlm.puzzle import Grid, Puzzle, guess_grid, parse_grid, with_holes
 from puzlm.web.answers import Limits, Refused
 from puzlm.web.archive import label, unzip
 
@@ -198,11 +198,13 @@ class Budget:
         except Exception as error:
             raise Refused(422, "bad_image", f"{name}: damaged or cut short.") from error
 
-    def rgb(self, data: bytes, name: str) -> Pixels:
-        """Decode one picture to RGB."""
+    def pixels(
+        self, data: bytes, name: str, convert: Callable[[Image.Image], Pixels] = to_rgb
+    ) -> Pixels:
+        """Decode one picture, to RGB if nothing else is said."""
         image = self.open(data, name)
         try:
-            return to_rgb(image)
+            return convert(image)
         except Exception as error:
             raise Refused(
                 422, "bad_image", f"{label(name)}: of a kind that is not read."
@@ -248,15 +250,7 @@ def read_puzzle(
             raise Refused(
                 422, "bad_grid", "A shuffled picture needs its grid, for example 3 or 3x4."
             )
-        image = budget.open(picture[1], picture[0])
-        clear = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
-        try:
-            array = np.asarray(image.convert("RGBA")) if clear else to_rgb(image)
-        except Exception as error:
-            raise Refused(
-                422, "bad_image", f"{label(picture[0])}: of a kind that is not read."
-            ) from error
-        puzzle = Puzzle.from_shuffled(array, grid)
+        puzzle = Puzzle.from_shuffled(budget.pixels(picture[1], picture[0], with_holes), grid)
         names = tuple(f"piece {i}" for i in range(len(puzzle.pieces)))
         return Puzzle(shrink(puzzle.pieces, pixels), grid, None, names)
     if archive is not None:
@@ -269,7 +263,7 @@ def read_puzzle(
     if len(pieces) > grid[0] * grid[1]:
         raise Refused(422, "bad_grid", f"{len(pieces)} pieces, a {grid[0]}x{grid[1]} grid has only "
                       f"{grid[0] * grid[1]} cells; choose a larger grid.")  # fmt: skip
-    images = [budget.rgb(data, name) for name, data in pieces]
+    images = [budget.pixels(data, name) for name, data in pieces]
     for (name, _), piece in zip(pieces, images, strict=True):
         if piece.shape != images[0].shape:
             both = f"{label(pieces[0][0])} and {label(name)}"

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import base64
-import io
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import numpy as np
 import uvicorn
 from fastapi import FastAPI
-from PIL import Image
+
+from puzlm.bench_requests import png
+from puzlm.errors import PuzzleError
+from puzlm.solver import Solution, Solver
 
 SAMPLE = Path(__file__).parents[2] / "puzlm" / "web" / "static" / "samples" / "shore.webp"
+RNG = np.random.default_rng(0)
+NOISE = RNG.integers(0, 255, (48, 48, 3), np.uint8)
+GOOD = png(NOISE)
 Files = list[tuple[str, tuple[str, bytes, str]]]
 
 
@@ -40,15 +46,41 @@ def running(app: FastAPI) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-def png(pixels: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 def piece_files(puzzle: dict) -> Files:
     """The pieces of an answer of /api/make, as files to upload."""
     return [
         ("pieces", (f"{i}.png", base64.b64decode(url.split(",")[1]), "image/png"))
         for i, url in enumerate(puzzle["pieces"])
     ]
+
+
+def refused(answer: httpx.Response, status: int, code: str) -> str:
+    """Check the one shape of errors; gives the message."""
+    assert answer.status_code == status, answer.text
+    body = answer.json()
+    assert set(body) == {"error"} and set(body["error"]) == {"code", "message"}
+    assert body["error"]["code"] == code, body
+    message = body["error"]["message"]
+    assert message and "\n" not in message and "Traceback" not in message
+    return message
+
+
+class Slow:
+    """A stand-in for Solver whose answers wait for a signal."""
+
+    def __init__(self, solver: Solver) -> None:
+        self.tokenizer, self.sides, self.reader, self.card = solver.tokenizer, None, None, {}
+        self.solver, self.decoding = "auto", "valid"
+        self.go, self.calls = threading.Event(), []
+
+    def solve_many(self, puzzles, *, given):
+        self.calls.append(len(puzzles))
+        assert self.go.wait(60)
+        if any(p.pieces.max() == 0 for p in puzzles):
+            raise PuzzleError("a black puzzle")
+        return [
+            Solution(
+                np.arange(len(p.pieces)), np.ones(len(p.pieces)), p.grid, "slow", 0.1, p.pieces
+            )
+            for p in puzzles
+        ]

@@ -1,0 +1,136 @@
+"""Parts of a training step on their own: attention, 8-bit products, the tokenizer's rounding."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from puzlm import fast, kernels
+from puzlm.bench_training import _median, matrix_rate, noise
+from puzlm.fast import SplitBook
+from puzlm.images import iter_images
+from puzlm.kmeans import Codebook
+from puzlm.puzzle import cut
+from puzlm.settings import Recipe
+from puzlm.tokenizer import PieceTokenizer
+
+
+def parts(recipe: Recipe, turn: Path, data: Sequence[str] = ()) -> dict[str, Any]:
+    """Everything here, each guarded: a part that fails is its message."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with turn.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        rate = matrix_rate(device, 8192 if device == "cuda" else 256)
+        works: dict[str, Callable[[], Any]] = {
+            "attention_milliseconds": lambda: attention(device),
+            "product_milliseconds": lambda: products(device),
+            "same_symbols": lambda: agreement(recipe, device, data),
+        }
+        found = {name: _guarded(work) for name, work in works.items()}
+    return {"matrix_tflops": round(rate, 1), "parts": found}
+
+
+def _guarded(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except Exception as error:  # the others go on
+        return {"failed": f"{type(error).__name__}: {error}"[:500]}
+
+
+def attention(device: str) -> dict[str, Any]:
+    """Forward and backward of self-attention, 1,024 x 116 tokens, 8 heads of 64, from qkv."""
+    batch, dtype = (1024, torch.bfloat16) if device == "cuda" else (2, torch.float32)
+    qkv = torch.randn(batch, 116, 3 * 512, device=device, dtype=dtype, requires_grad=True)
+    grad = torch.randn(batch, 116, 512, device=device, dtype=dtype)
+    backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
+                "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}  # fmt: skip
+
+    def timed(way: str, backend: list[SDPBackend]) -> dict[str, float]:
+        with sdpa_kernel(backend):
+            forward = _median(lambda: fast._mix(qkv, 8, False, way), device, 10)
+            whole = _median(
+                lambda: torch.autograd.grad(fast._mix(qkv, 8, False, way), qkv, grad), device, 10
+            )
+        return {"forward": round(1e3 * forward, 3), "backward": round(1e3 * (whole - forward), 3)}
+
+    def difference() -> float:
+        one, two = (fast._mix(qkv[:8], 8, False, way).float() for way in ("kernel", "library"))
+        return float((one - two).detach().abs().max())
+
+    found = {name: _guarded(partial(timed, "library", [b])) for name, b in backends.items()}
+    found["kernel"] = _guarded(partial(timed, "kernel", list(backends.values())))
+    found["kernel_difference"] = _guarded(difference)
+    return found
+
+
+def products(device: str) -> dict[str, Any]:
+    """Encoder products of 1,024 sentences, forward: bfloat16, and 8 bits by row and by tensor."""
+    rows, dtype = (118_784, torch.bfloat16) if device == "cuda" else (64, torch.float32)
+    shapes = {"qkv": (512, 1536), "out": (512, 512), "fc1": (512, 2048), "fc2": (2048, 512)}
+
+    def timed(d: int, m: int) -> dict[str, float]:
+        a = torch.randn(rows, d, device=device, dtype=dtype)
+        b = torch.randn(m, d, device=device, dtype=dtype)
+        works: dict[str, Callable[[], Any]] = {"bfloat16": lambda: a @ b.t()}
+        if device == "cuda":
+            (a8, sa), (b8, sb) = kernels.rows8(a), kernels.rows8(b)
+            one = torch.ones((), device=device)
+            scaled = partial(torch._scaled_mm, a8, b8.t(), out_dtype=dtype, use_fast_accum=True)
+            works["fp8_rows"] = lambda: scaled(scale_a=sa, scale_b=sb.t())
+            works["fp8_tensor"] = lambda: scaled(scale_a=one, scale_b=one)
+        return {name: round(1e3 * _median(work, device, 10), 3) for name, work in works.items()}
+
+    return {name: _guarded(partial(timed, *shape)) for name, shape in shapes.items()}
+
+
+def agreement(recipe: Recipe, device: str, data: Sequence[str] = ()) -> dict[str, Any]:
+    """Share of symbols equal to those of float64 products: noise, blurred noise, and photos."""
+    count = 128 if device == "cuda" else 24
+    sets = {"noise": noise(count, 288), "blurred": noise(count, 288, 6.0)}
+    if data:
+        sets["images"] = list(iter_images(data, 4 * count))
+    found: dict[str, Any] = {}
+    for name, images in sets.items():
+        tokenizer = PieceTokenizer(recipe.tokenizer)
+        pieces = np.concatenate([tokenizer.canonical(cut(image, (3, 3))) for image in images])
+        tokenizer.fit_canonical(pieces, device=device, max_iter=5)
+        there = tokenizer.on(device)
+        books, x = there.codebooks_, torch.from_numpy(pieces).to(device).float()
+        ways: dict[str, list[Codebook]] = {
+            "float64": [WideBook(b.mean, b.components, b.centroids) for b in books],
+            "float32": books, "tf32": books,
+            "split": [SplitBook(book, "split") for book in books],
+            "bfloat16": [SplitBook(book, "bfloat16") for book in books],
+        }  # fmt: skip
+        symbols = {}
+        for way, there.codebooks_ in ways.items():
+            torch.backends.cuda.matmul.allow_tf32 = way == "tf32"
+            symbols[way] = there.encode_canonical(x)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        exact = symbols.pop("float64")
+        shares = {way: float((got == exact).float().mean()) for way, got in symbols.items()}
+        found[name] = {"symbols": exact.numel(), **{k: round(v, 6) for k, v in shares.items()}}
+    return found
+
+
+class WideBook(Codebook):
+    """Symbols by float64 products."""
+
+    def assign(self, x: Tensor) -> Tensor:
+        """Symbol (n,) of each row of x (n, D), in parts that fit."""
+        centres = self.centroids.double()
+        half = (centres * centres).sum(1) / 2
+        best = []
+        for start in range(0, len(x), 4096):
+            y = x[start : start + 4096].double() - self.mean.double()
+            y = y if self.components is None else y @ self.components.double().t()
+            best.append((y @ centres.t() - half).argmax(1))
+        return torch.cat(best)

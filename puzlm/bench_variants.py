@@ -1,0 +1,372 @@
+"""Measure a training step variant by variant: `python -m puzlm.bench_training --variants all`.
+
+Every variant is the one before it and one change more. First all are compiled at once, each in a
+process of its own that only fills the compiler's cache; then each is measured by a fresh process,
+one after the other. The next one reads the cache meanwhile and waits for its turn on the device.
+What is measured is written after every variant; one that fails is a line with its message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from puzlm.errors import PuzlmError, SettingsError, nearest
+from puzlm.fast import Tricks
+from puzlm.images import write_bytes
+from puzlm.settings import Recipe
+
+TARGET = ["tokenizer.max_cells=9", "tokenizer.pca_dim=64"]  # 3x3, B = 4, BART 6+6, d_model 512
+SMALL = ["model.size=tiny", "train.batch=16", "tokenizer.vocab_size=256", "tokenizer.piece_size=48"]
+AHEAD = 2  # measuring processes that get ready while one measures
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a variant changes, all its tricks, and puzzles a step."""
+
+    change: str
+    tricks: Tricks = Tricks()
+    batch: int = 1024
+
+
+def _variants() -> dict[str, Variant]:
+    t, found = Tricks(), {"fast": Variant("fast.bart compiled; pinned copies, pieces cut apart")}
+    for name, change, more in (
+        ("tokens", "distances from split bfloat16 products, arg-max fused", {"tokens": "split"}),
+        ("layout", "cross-attention scores aligned, heads in bfloat16",
+         {"aligned": True, "heads16": True}),
+        ("gelu", "exact GELU from one exponential, in a kernel of its own", {"gelu": "kernel"}),
+        ("attention", "own attention kernel, nothing permuted", {"attention": "kernel"}),
+        ("batch", "2,048 puzzles a step", {}),
+        ("fp8", "feed-forward and qkv in 8 bits", {"fp8": "fc"}),
+        ("graph", "the step as one CUDA graph", {"graph": True}),
+    ):  # fmt: skip
+        t = replace(t, **more)
+        found[name] = Variant(change, t, 1024 if len(found) < 5 else 2048)
+    return found
+
+
+VARIANTS = _variants()
+# Asked for by name only: a combination that is no step of the ladder.
+EXTRA = {
+    "graph-1024": Variant("as graph, 1,024 puzzles a step", VARIANTS["graph"].tricks, 1024),
+    "graph-4096": Variant("as graph, 4,096 puzzles a step", VARIANTS["graph"].tricks, 4096),
+    "graph-bf16": Variant("as graph, without 8 bits",
+                          replace(VARIANTS["graph"].tricks, fp8=""), 2048),
+    "fp8-all": Variant("every encoder product in 8 bits",
+                       replace(VARIANTS["fp8"].tricks, fp8="all"), 2048),
+}  # fmt: skip
+
+
+def chosen(text: str) -> dict[str, Variant]:
+    """Variants by name, 'all' for the ladder; a trailing '...' of a list is not needed."""
+    known, found = {**VARIANTS, **EXTRA}, {}
+    for name in text.split(","):
+        if name == "all":
+            found.update(VARIANTS)
+        elif name in known:
+            found[name] = known[name]
+        else:
+            raise SettingsError(f"--variants {name}: unknown; {nearest(name, [*known, 'all'])}")
+    return found
+
+
+def device_of() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def recipe_of(changes: list[str], batch: int = 0) -> Recipe:
+    """The target of the measurement with changes; a tiny one where there is no GPU."""
+    cuda = device_of() == "cuda"
+    recipe = Recipe.from_overrides([*TARGET, *([] if cuda else SMALL), *changes])
+    return recipe.with_train(batch=batch) if batch and cuda else recipe
+
+
+# ---- in a process of its own ----------------------------------------------------------------
+
+
+def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
+    """The tricks that work here, and why the others do not: the later variants must not fall."""
+    import torch
+
+    from puzlm import fast, kernels
+
+    dropped: dict[str, str] = {}
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+
+    def attention() -> bool:
+        for length, causal in ((116, False), (9, True)):
+            qkv = torch.randn(4, length, 1536, device=device, dtype=dtype, requires_grad=True)
+            got, want = (fast._mix(qkv, 8, causal, way) for way in ("kernel", "library"))
+            grads = [torch.autograd.grad(x.square().sum(), qkv)[0] for x in (got, want)]
+            whole, sums = kernels.attend_backward(qkv.detach(), got.detach(), 8, causal)
+            for a, b in ((got, want), grads, (sums, whole.float().sum(1))):
+                if float((a - b).detach().abs().max()) > 0.03 * float(b.detach().abs().max()):
+                    return False
+        return True
+
+    def tokens() -> bool:
+        x, c = (torch.randn(n, 192, device=device).bfloat16() for n in (1000, 300))
+        half, want = (c.float() ** 2).sum(1) / 2, x.float() @ c.float().t()
+        same = kernels.nearest(x, c, half) == (want - half).argmax(1)
+        off = kernels.wide_product(x, c.t().contiguous()) - want
+        return float(same.float().mean()) > 0.99 and float(off.abs().max()) < 0.01
+
+    def gelu() -> bool:
+        h, grad = (torch.randn(2000, 2048, device=device, dtype=dtype) for _ in range(2))
+        fp8, same = bool(tricks.fp8), h.detach().requires_grad_()
+        want = torch.nn.functional.gelu(same)
+        back = torch.autograd.grad(want, same, grad)[0].float()
+        got, small, scales = kernels.gelu(h, fp8)
+        found, sums, small_back, scales_back = kernels.gelu_backward(grad, h, fp8)
+        pairs = [(got, want), (found, back), (sums.sum(0), back.sum(0))]
+        if fp8:
+            pairs += [(small.float() * scales, want), (small_back.float() * scales_back, back)]
+        return all(float((a - b).detach().float().norm() / b.detach().float().norm()) < 0.05
+                   for a, b in pairs)  # fmt: skip
+
+    def fp8() -> bool:
+        a, b = (torch.randn(n, 512, device=device, dtype=dtype) for n in (256, 64))
+        bias = torch.randn(64, device=device, dtype=dtype)
+        want = a.float() @ b.float().t() + bias.float()
+        off = fast._product(a, b, bias, True).float() - want
+        return float(off.norm() / want.norm()) < 0.1
+
+    for name, work, plain in (("attention", attention, "library"), ("tokens", tokens, "float32"),
+                              ("fp8", fp8, ""), ("gelu", gelu, "shared")):  # fmt: skip
+        if getattr(tricks, name) in (plain, "library"):
+            continue
+        try:
+            why = "" if work() else "wrong answers"
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"[-600:]
+        if why:
+            dropped[name] = why
+            plain_way: dict[str, Any] = {name: plain}
+            tricks = replace(tricks, **plain_way)
+    return tricks, dropped
+
+
+def compile_one(variant: Variant, changes: list[str]) -> None:
+    """Fill the compiler's cache: one step, whose time nobody takes."""
+    from puzlm.bench_training import Rig, noise, noise_tokenizer
+    from puzlm.corpus import Album
+
+    device, recipe = device_of(), recipe_of(changes, variant.batch)
+    album = Album.of(noise(64), device)
+    tokenizer = noise_tokenizer(recipe, device)
+    tricks, _ = usable(replace(variant.tricks, graph=False), device)
+    Rig(recipe, device, True, tricks, album=album, tokenizer=tokenizer).step(0)
+
+
+def measure_one(variant: Variant, changes: list[str], repeats: int, turn: Path) -> dict[str, Any]:
+    """Stages and whole steps of one variant, while holding the turn."""
+    import torch
+
+    from puzlm.bench_training import stages
+
+    device, held = device_of(), turn.open("w")
+
+    def compile(work: Any) -> Any:
+        from torch._inductor.compile_fx import compile_fx
+
+        def then_wait(graph: Any, inputs: Any) -> Any:
+            made = compile_fx(graph, inputs)
+            fcntl.flock(held, fcntl.LOCK_EX)  # until this process ends
+            return made
+
+        return torch.compile(work, backend=then_wait, dynamic=False)
+
+    began = time.monotonic()
+    tricks, dropped = usable(variant.tricks, device)
+    recipe = recipe_of(changes, variant.batch)
+    found = stages(recipe, device, True, repeats, tricks, compile)
+    return {
+        **found,
+        "dropped": dropped,
+        "seconds_with_compiling": round(time.monotonic() - began, 1),
+    }
+
+
+# ---- the driver -----------------------------------------------------------------------------
+
+
+class Jobs:
+    """Processes of this module, with their output in files."""
+
+    def __init__(self, folder: Path, changes: list[str], threads: int) -> None:
+        self.folder = folder
+        self.base = [sys.executable, "-m", "puzlm.bench_training"]
+        self.more = [word for change in changes for word in ("--set", change)]
+        cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(folder / "cache"))
+        self.environment = {"OMP_NUM_THREADS": str(threads), **os.environ,
+                            "TORCHINDUCTOR_CACHE_DIR": cache,
+                            "TORCHINDUCTOR_COMPILE_THREADS": str(threads)}  # fmt: skip
+        self.cache = Path(cache)
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        log: IO[bytes] = (self.folder / ("-".join(words[:2]).strip("-") + ".log")).open("wb")
+        with log:
+            return subprocess.Popen([*self.base, *words, *self.more], env=self.environment,
+                                    stdout=log, stderr=subprocess.STDOUT)  # fmt: skip
+
+    def wait(self, process: subprocess.Popen[bytes], until: float) -> bool:
+        """Whether it ended well before `until`; one that did not is ended."""
+        try:
+            return process.wait(max(0.1, until - time.monotonic())) == 0
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return False
+
+    def why(self, *words: str) -> str:
+        log = self.folder / ("-".join(words[:2]).strip("-") + ".log")
+        lines = log.read_text(errors="replace").strip().splitlines()
+        errors = [line for line in lines if "Error" in line or "error:" in line]
+        return " | ".join(errors[-2:] or lines[-3:] or ["no time left"])[-1500:]
+
+
+def run(
+    variants: dict[str, Variant], output: Path, *, budget: float, changes: list[str],
+    repeats: int = 25, parts: bool = True, data: Sequence[str] = (),
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:  # fmt: skip
+    """Compile all, measure each, write what is known after every one."""
+    import torch
+
+    began, device = time.monotonic(), device_of()
+    end = began + budget
+    record: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "torch": torch.__version__, "recipe": [*TARGET, *changes], "variants": {},
+    }  # fmt: skip
+    names = list(variants)
+
+    def write() -> None:
+        record["seconds"] = round(time.monotonic() - began, 1)
+        write_bytes(output, (json.dumps(record, indent=1) + "\n").encode())
+
+    with tempfile.TemporaryDirectory() as place_of_work:
+        folder = Path(place_of_work)
+        jobs = Jobs(folder, changes, max(1, min(4, (os.cpu_count() or 2) // max(1, len(names)))))
+        warm = {name: jobs.start("--warm", name) for name in names}
+        for process in warm.values():
+            jobs.wait(process, began + 0.55 * budget)
+        record["seconds_compiling"] = round(time.monotonic() - began, 1)
+        # Kernels were tuned while the device was shared: what was found then is worth nothing.
+        for file in jobs.cache.rglob("*.best_config"):
+            file.unlink(missing_ok=True)
+        turn = str(folder / "turn")
+        todo = [("--parts", "")] * parts + [("--measure", name) for name in names]
+        running: dict[str, subprocess.Popen[bytes]] = {}
+        for place, (kind, name) in enumerate(todo):
+            for next_kind, next_name in todo[place : place + 1 + AHEAD]:
+                if next_name not in running and time.monotonic() < end:
+                    result = str(folder / f"{next_name or 'parts'}.json")
+                    words = [next_kind, next_name] if next_name else [next_kind]
+                    words += ["--turn", turn, "-o", result, "--repeats", str(repeats)]
+                    for path in data:
+                        words += ["--data", path]
+                    running[next_name] = jobs.start(*words)
+            if name not in running:
+                record["variants"][name] = {"failed": "no time left"}
+                continue
+            good = jobs.wait(running[name], end)
+            words = [kind, name] if name else [kind, "--turn"]
+            file = folder / f"{name or 'parts'}.json"
+            found = json.loads(file.read_text()) if good and file.exists() else None
+            found = found or {"failed": jobs.why(*words)}
+            if name:
+                record["variants"][name] = {"change": variants[name].change, **found}
+            else:
+                record |= found if "failed" not in found else {"parts": found}
+            write()
+            say(line_of(name or "parts", found))
+    rate = record.get("matrix_tflops")
+    for found in record["variants"].values():
+        if rate and "tflops" in found:
+            found["share_of_matrix_rate"] = round(found["tflops"] / rate, 3)
+    write()
+    return record
+
+
+def line_of(name: str, found: dict[str, Any]) -> str:
+    """One line for people."""
+    if "failed" in found:
+        return f"{name:12} failed: {found['failed'][-300:]}"
+    if "milliseconds" not in found:
+        return f"{name:12} {json.dumps(found)[:600]}"
+    rows = " ".join(f"{k.split()[0]} {v:.2f}" for k, v in found["milliseconds"].items())
+    first = found["first_step"]
+    return (f"{name:12} {found['puzzles_per_second']:9.0f}/s step {found['step_milliseconds']:.2f} "
+            f"ms | {rows} | loss {first['loss']:.4f} ({first['plain_loss']:.4f}) cos "
+            f"{first['gradient_cosine']:.4f} | {found['peak_memory_gb']} GB "
+            + " ".join(f"without {k}: {v}" for k, v in found["dropped"].items())[:300])  # fmt: skip
+
+
+def main(words: list[str] | None = None) -> None:
+    """Read the command line; bad input is one line and exit code 2."""
+    parser = argparse.ArgumentParser(prog="python -m puzlm.bench_training")
+    parser.add_argument("--variants", default="", help="all, or names with commas")
+    parser.add_argument("-o", "--output", type=Path, default=Path("speed.json"))
+    parser.add_argument("--budget", type=float, default=150, help="seconds")
+    parser.add_argument("--set", dest="changes", action="append", default=[], help="section.key=v")
+    parser.add_argument("--repeats", type=int, default=25, help="steps of a measurement")
+    parser.add_argument("--curve", type=int, default=0, help="train plain and fast for so many")
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        help="images of the curve; with --variants: to compare symbols",
+    )
+    parser.add_argument("--limit", type=int, default=4096, help="images of the curve at most")
+    parser.add_argument("--batch", type=int, default=512, help="puzzles a step of the curve")
+    for name in ("--warm", "--measure", "--turn", "--line"):
+        parser.add_argument(name, default="", help=argparse.SUPPRESS)
+    parser.add_argument("--parts", action="store_true", help=argparse.SUPPRESS)
+    a = parser.parse_args(words)
+    try:
+        _do(a)
+    except PuzlmError as error:
+        print(f"puzlm: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _do(a: Any) -> None:
+    from puzlm import bench_curve
+
+    if a.warm:
+        compile_one(chosen(a.warm)[a.warm], a.changes)
+    elif a.parts:
+        from puzlm.bench_parts import parts
+
+        write_bytes(
+            a.output, json.dumps(parts(recipe_of(a.changes), Path(a.turn), a.data)).encode()
+        )
+    elif a.measure:
+        variant = chosen(a.measure)[a.measure]
+        found = measure_one(variant, a.changes, a.repeats, Path(a.turn))
+        write_bytes(a.output, json.dumps(found).encode())
+    elif a.line:
+        bench_curve.line(a)
+    elif a.curve:
+        bench_curve.run(a)
+    elif a.variants:
+        run(chosen(a.variants), a.output, budget=a.budget, changes=a.changes, repeats=a.repeats,
+            data=a.data)  # fmt: skip
+        print(f"written to {a.output}")
+    else:
+        raise SettingsError("give --variants all, or --curve STEPS with --data")
