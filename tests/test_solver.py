@@ -9,7 +9,6 @@ from PIL import Image
 
 from puzlm import Puzzle, Solver
 from puzlm.errors import ModelError, PuzzleError, SettingsError
-from puzlm.evidence import BLED, SEAMS, by_agreement
 from puzlm.images import write_image
 from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import cut, shuffled
@@ -80,18 +79,6 @@ def test_symbols_are_asked_where_colours_bled(auto, crops):
         assert np.mean(right) > 0.9
         heard.append(np.mean(["sides" in f.solver for f in found]))
     assert heard[0] < 0.2 and heard[1] > 0.5
-
-
-def test_weights_follow_what_agrees_with_itself():
-    seams = {"pixels": SEAMS}
-    for pixels, edges, sides, bled, want in (
-        (0.9, 0.9, 0.8, False, seams), (0.9, 0.9, 0.8, True, seams),
-        (0.9, 0.7, 0.8, False, BLED), (0.7, 0.7, 0.9, True, BLED),
-        (0.7, 0.7, 0.9, False, {}), (0.7, 0.6, 0.7, True, {}),
-    ):  # fmt: skip
-        agree = {"pixels": pixels, "edges": edges, "sides": sides}
-        assert by_agreement(agree, bled) == want
-    assert by_agreement({"pixels": 0.9}, True) == seams  # no symbols to listen to
 
 
 def test_missing_pieces_keep_their_cells_free(auto, photo):
