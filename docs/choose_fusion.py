@@ -109,7 +109,10 @@ def _of(scores: np.ndarray) -> np.ndarray:
 
 
 def table(out: str, *files: str) -> None:
-    """Write absolute and perfect accuracy of every sum on every set, in percent."""
+    """Write absolute and perfect accuracy of every sum on every set, in percent.
+
+    What OUT holds of other sets by the same sums stays.
+    """
     sets = {k: v for f in files for k, v in pickle.loads(Path(f).read_bytes()).items()}
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name, rows in sets.items():
@@ -122,7 +125,12 @@ def table(out: str, *files: str) -> None:
             a, p = 100 * np.mean(marks, 0)
             found.setdefault(what, {})[name] = {"absolute": round(a, 1), "perfect": round(p, 1)}
             print(name, what, round(a, 1), round(p, 1), flush=True)
-    record = {"puzzles": {k: len(v) for k, v in sets.items()}, "sums": found, "weights": SUMS}
+    puzzles = {k: len(v) for k, v in sets.items()}
+    old = json.loads(Path(out).read_text()) if Path(out).is_file() else {"sums": {}}
+    for what, cells in old["sums"].items():
+        for name in cells.keys() - sets.keys() if SUMS.get(what) == old["weights"][what] else ():
+            found[what][name], puzzles[name] = cells[name], old["puzzles"][name]
+    record = {"puzzles": puzzles, "sums": found, "weights": SUMS}
     write_bytes(Path(out), (json.dumps(record, indent=1) + "\n").encode())
 
 
