@@ -3,7 +3,8 @@
     python docs/choose_fusion.py gather DATA OUT.pkl PUZZLES [PROTOCOL...]
     python docs/choose_fusion.py table docs/runs/fusion-val.json IN.pkl...
 
-DATA holds photos-val.tar, art-val.tar and kaggle/valid.csv (protocol kaggle-3x3). The weights of
+DATA holds photos-val.tar, art-val.tar and kaggle/valid.csv (protocol kaggle-3x3, from its splits
+valid and train). The weights of
 `auto` are chosen on these puzzles only, never on a test set.
 """
 
@@ -19,17 +20,20 @@ import numpy as np
 
 from puzlm import assembly, classic
 from puzlm.board import runner_up
+from puzlm.evidence import BLED, WITH_VISION, agreement, by_agreement
 from puzlm.images import write_bytes
 from puzlm.metrics import absolute, perfect
 from puzlm.protocols import PROTOCOLS, read_data
-from puzlm.solver import BLED, SEAMS, WITH_VISION, Solver, _touch, grid_name
+from puzlm.solution import grid_name
+from puzlm.solver import Solver
 from puzlm.tokenizer import side_symbols
 
 SETS = {
     "imagenet-3x3": "photos", "imagenet-3x3-missing-2": "photos",
     "imagenet-3x3-missing-3": "photos", "imagenet-3x3-eroded": "photos",
-    "imagenet-3x3-fcvit": "photos", "jpwleg-3": "art", "jpwleg-5": "art",
-    "imagenet-lsej-10x10-2": "photos", "imagenet-lsej-10x10-5": "photos", "kaggle-3x3": "ready",
+    "imagenet-3x3-cfn": "photos", "imagenet-3x3-fcvit": "photos", "jpwleg-3": "art",
+    "jpwleg-5": "art", "imagenet-lsej-10x10-2": "photos", "imagenet-lsej-10x10-5": "photos",
+    "kaggle-3x3": "ready",
 }  # fmt: skip
 
 
@@ -44,6 +48,7 @@ def gather(data: str, out: str, count: str, *names: str) -> None:
         rows = []
         for _, puzzle in islice(read_data(path, PROTOCOLS[name]), many):
             row = {"truth": puzzle.truth, "grid": puzzle.grid, "n": len(puzzle.pieces)}
+            row["bleeding"] = classic.bleeding(puzzle.pieces)
             row["pixels"] = classic.evidence(puzzle.pieces)
             row["edges"] = solver.edges.scores(puzzle.pieces)
             symbols = side_symbols(solver.tokenizer.encode(puzzle.pieces), solver.tokenizer)
@@ -67,8 +72,9 @@ SUMS = {
     "... + pixel sides": {"vision": 1, "context": 1, "edges": 0.5},
     "... + pixels": {"vision": 1, "context": 1, "edges": 0.5, "pixels": 0.25},
     "... + language model": WITH_VISION,
-    "language model 1, pixels 1, ViT 0.25 (auto, bled)": BLED,
-    "... + language model; pixels 4 where they touch (auto)": {**WITH_VISION, "touching": SEAMS},
+    "language model 1, pixels 1, symbolic sides 0.5, ViT 0.25 (auto, bled)": BLED,
+    "... + language model; by agreement pixels 4 or the line above (auto)":
+        {**WITH_VISION, "agreement": True},
     "... + language model with weight 0.5": {**WITH_VISION, "seq2seq": 0.5},
     "all with weight 1": dict.fromkeys(WITH_VISION, 1),
 }  # fmt: skip
@@ -77,9 +83,10 @@ SUMS = {
 def arrange(row: dict, weights: dict[str, float]) -> np.ndarray:
     """Search for the best arrangement by a weighted sum, as Solver._combine does."""
     n = row["n"]
-    whole = "touching" in weights and n == row["grid"][0] * row["grid"][1]
-    if whole and _touch(*(_of(x) for x in row["pixels"]), row["grid"]):
-        weights = {**weights, "pixels": weights["touching"]}
+    if "agreement" in weights and n == row["grid"][0] * row["grid"][1]:
+        agree = {k: agreement(*(_of(x) for x in row[k]), row["grid"])
+                 for k in ("pixels", "edges", "sides")}  # fmt: skip
+        weights = {**weights, **by_agreement(agree, row["bleeding"] > 0.5)}
     right, below = np.zeros((n, n)), np.zeros((n, n))
     for name in ("context", "edges", "pixels", "sides"):
         if weights.get(name):
@@ -102,12 +109,15 @@ def _of(scores: np.ndarray) -> np.ndarray:
 
 
 def table(out: str, *files: str) -> None:
-    """Write absolute and perfect accuracy of every sum on every set, in percent."""
+    """Write absolute and perfect accuracy of every sum on every set, in percent.
+
+    What OUT holds of other sets by the same sums stays.
+    """
     sets = {k: v for f in files for k, v in pickle.loads(Path(f).read_bytes()).items()}
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name, rows in sets.items():
         for what, weights in SUMS.items():
-            needs = set(weights) - {"temperature", "touching"}
+            needs = set(weights) - {"temperature", "agreement"}
             if not needs <= set(rows[0]):
                 continue
             marks = [(absolute(x, r["truth"]), perfect(x, r["truth"]))
@@ -115,7 +125,12 @@ def table(out: str, *files: str) -> None:
             a, p = 100 * np.mean(marks, 0)
             found.setdefault(what, {})[name] = {"absolute": round(a, 1), "perfect": round(p, 1)}
             print(name, what, round(a, 1), round(p, 1), flush=True)
-    record = {"puzzles": {k: len(v) for k, v in sets.items()}, "sums": found, "weights": SUMS}
+    puzzles = {k: len(v) for k, v in sets.items()}
+    old = json.loads(Path(out).read_text()) if Path(out).is_file() else {"sums": {}}
+    for what, cells in old["sums"].items():
+        for name in cells.keys() - sets.keys() if SUMS.get(what) == old["weights"][what] else ():
+            found[what][name], puzzles[name] = cells[name], old["puzzles"][name]
+    record = {"puzzles": puzzles, "sums": found, "weights": SUMS}
     write_bytes(Path(out), (json.dumps(record, indent=1) + "\n").encode())
 
 

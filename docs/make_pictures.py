@@ -29,7 +29,7 @@ TINT = np.array([220, 30, 30])
 
 def plots(results: dict) -> None:
     """Draw calibration, learning curves, generalisation and cost, as far as there are files."""
-    from make_results import calibration, ordered, protocols
+    from make_results import ordered, protocols
 
     panels = {}
     for protocol in protocols(results):
@@ -50,6 +50,33 @@ def plots(results: dict) -> None:
                          ("costs", figures.time_against_pieces)):  # fmt: skip
         if (RUNS / f"{name}.json").is_file():
             figure(json.loads((RUNS / f"{name}.json").read_text()), PICTURES / f"{name}.png")
+
+
+def calibration(result: dict, resamples: int = 500) -> dict:
+    """Bins of stated confidence with 95 % intervals of the share right, bootstrapped by puzzle.
+
+    Pieces of one puzzle are right or wrong together, so puzzles are drawn, not pieces.
+    """
+    count = len(result["reliability"])
+    pieces, right = (np.zeros((len(result["outcomes"]), count)) for _ in range(2))
+    for number, r in enumerate(result["outcomes"]):
+        given = {int(piece) for piece in r.get("given", {})}
+        for piece, sure in enumerate(r["confidences"] or []):
+            if piece not in given:
+                which = min(int(sure * count), count - 1)
+                pieces[number, which] += 1
+                right[number, which] += r["positions"][piece] == r["truth"][piece]
+    rng = np.random.default_rng(0)
+    draws = rng.multinomial(len(pieces), np.full(len(pieces), 1 / len(pieces)), size=resamples)
+    with np.errstate(invalid="ignore"):
+        shares = (draws @ right) / (draws @ pieces)
+    bins = []
+    for which, old in enumerate(result["reliability"]):
+        seen = shares[~np.isnan(shares[:, which]), which]
+        low, high = np.percentile(seen, [2.5, 97.5]) if len(seen) else (0.0, 0.0)
+        bins.append({"confidence": old["confidence"], "accuracy": old["accuracy"],
+                     "count": old["count"], "low": float(low), "high": float(high)})  # fmt: skip
+    return {"ece": result["ece"], "bins": bins}
 
 
 def strips() -> None:

@@ -17,8 +17,6 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
-
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -57,7 +55,10 @@ MAIN = ["imagenet-3x3", "imagenet-3x3-missing-1", "imagenet-3x3-missing-2",
 COLUMNS = {"seq2seq": "seq2seq", "auto": "auto", "classic": "pixels alone (classic)",
            "bigram": "side model alone", "vision": "pixel transformer"}  # fmt: skip
 SOLVERS = ["random", "classic", "bigram", "vision", "vision-pairs", "paper", "seq2seq", "auto"]
-WAYS = {"beam": "beam of 16", "assign": "assignment of beam marginals", "views-2": "two views",
+# Files PROTOCOL.seq2seq-DECODING.json; plain seq2seq is decoded "valid".
+DECODINGS = {"greedy": "greedy; an answer that takes a cell twice has failed",
+             "beam": "beam of 16", "assign": "assignment of beam marginals"}  # fmt: skip
+WAYS = {"beam": DECODINGS["beam"], "assign": DECODINGS["assign"], "views-2": "two views",
         "views-8": "eight views", "fusion": "beam marginals and pixels"}  # fmt: skip
 LOGS = {"puzlm-3x3": "photos-3x3"}  # logs of a model that are not named like it
 
@@ -75,6 +76,7 @@ def ordered(results: dict, protocol: str) -> list[tuple[str, dict]]:
     """Give a protocol's solvers in the usual order, unknown ones after the known."""
     mine = [s for p, s in results if p == protocol]
     rank = {s: i for i, s in enumerate(SOLVERS)}
+    rank |= {f"seq2seq-{d}": rank["seq2seq"] + 0.5 for d in DECODINGS}
     mine.sort(key=lambda s: (rank.get(s, rank["paper"] + 0.5), s))
     return [(s, results[protocol, s]) for s in mine]
 
@@ -147,6 +149,8 @@ def measured(solver: str, r: dict) -> list[str]:
     model = (r.get("settings") or {}).get("model")
     uses = solver not in ("random", "classic") and model
     notes = [Path(model).name] if uses else []
+    decoded = DECODINGS.get(solver.removeprefix("seq2seq-"))
+    notes += [f"decoded: {decoded}"] if decoded else []
     notes += [f"{r['failed']} failed"] if r.get("failed") else []
     return [solver, str(r["puzzles"]), *scores, ece, f"{r['seconds_per_puzzle']:.3f}",
             "; ".join(notes)]  # fmt: skip
@@ -213,7 +217,7 @@ def missing(results: dict) -> str:
     return "\n".join(lines) or "Every solver and every protocol has rows."
 
 
-# ---- levers, cost, calibration --------------------------------------------------------------
+# ---- levers, cost ---------------------------------------------------------------------------
 
 
 def levers_table(path: Path = ROOT / "docs" / "study" / "rows.jsonl") -> str:
@@ -334,33 +338,6 @@ def generalisation_block() -> str:
     return (f"{shown} puzzles a cell; 95 % intervals (in `runs/generalisation.json`) are up to ± "
             f"{widest:.0f} points wide.\n\n![Accuracy of each solver by kind of image and gap]"
             "(pictures/generalisation.png)")  # fmt: skip
-
-
-def calibration(result: dict, resamples: int = 500) -> dict:
-    """Bins of stated confidence with 95 % intervals of the share right, bootstrapped by puzzle.
-
-    Pieces of one puzzle are right or wrong together, so puzzles are drawn, not pieces.
-    """
-    count = len(result["reliability"])
-    pieces, right = (np.zeros((len(result["outcomes"]), count)) for _ in range(2))
-    for number, r in enumerate(result["outcomes"]):
-        given = {int(piece) for piece in r.get("given", {})}
-        for piece, sure in enumerate(r["confidences"] or []):
-            if piece not in given:
-                which = min(int(sure * count), count - 1)
-                pieces[number, which] += 1
-                right[number, which] += r["positions"][piece] == r["truth"][piece]
-    rng = np.random.default_rng(0)
-    draws = rng.multinomial(len(pieces), np.full(len(pieces), 1 / len(pieces)), size=resamples)
-    with np.errstate(invalid="ignore"):
-        shares = (draws @ right) / (draws @ pieces)
-    bins = []
-    for which, old in enumerate(result["reliability"]):
-        seen = shares[~np.isnan(shares[:, which]), which]
-        low, high = np.percentile(seen, [2.5, 97.5]) if len(seen) else (0.0, 0.0)
-        bins.append({"confidence": old["confidence"], "accuracy": old["accuracy"],
-                     "count": old["count"], "low": float(low), "high": float(high)})  # fmt: skip
-    return {"ece": result["ece"], "bins": bins}
 
 
 # ---- files ----------------------------------------------------------------------------------

@@ -154,6 +154,12 @@ def runner_up(right: Floats, below: Floats) -> float:
     return float(np.median(np.concatenate(second)))
 
 
+def best_buddies(right: Floats, below: Floats) -> float:
+    """Share of the sides whose best partner has them as its own best: 0 to 1."""
+    mutual = [p.argmax(0)[p.argmax(1)] == np.arange(len(p)) for p in (right, below)]
+    return float(np.mean(mutual))
+
+
 def _positions(board: _Board, layout: Ints) -> tuple[Ints, Ints]:
     positions = np.full(board.n, -1, np.int64)
     turns = np.zeros(board.n, np.int64)

@@ -12,23 +12,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from puzlm import checkpoints
 from puzlm.box import Box, Language, load_edges, load_reader, load_sides, load_vision
-from puzlm.decoding import METHODS, Decoded, Reader, assigned, decode
+from puzlm.decoding import METHODS, Reader, assigned, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
+from puzlm.evidence import (
+    FUSION,
+    WITH_VISION,
+    Evidence,
+    Read,
+    by_piece,
+    by_size,
+    pair_confidence,
+    pixels_suffice,
+    where_borders_touch,
+)
 from puzlm.images import Pixels
-from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, guess_grid, parse_grid
+from puzlm.puzzle import Grid, Puzzle
+from puzlm.solution import Floats, Given, Solution, as_puzzle, at_random, check_given, grid_name
 from puzlm.tokenizer import PieceTokenizer, side_symbols
-
-Floats = NDArray[np.float64]
-Given = Mapping[int, int]
 
 SOLVERS = ("auto", "seq2seq", "vision", "vision-pairs", "bigram", "classic", "random")
 BATCH = {"valid": 64, "greedy": 64, "beam": 16, "assign": 16}  # puzzles read at once
@@ -37,62 +44,6 @@ VIEWED = 16  # puzzles that the ViT looks at together
 TOP = 32  # arrangements whose scores make up the confidence of `auto`
 USES = {"auto": ("seq2seq", "vision", "context", "edges", "pixels", "sides"),
         "bigram": ("sides",), "vision-pairs": ("edges",)}  # fmt: skip
-
-# Weights of `auto`, chosen on photos-val and art-val: docs/results.md, "Choosing the weights".
-# "context" is what the ViT says of neighbours. The pixel scores are log-ratios to the second best,
-# so where borders are worn they fade by themselves. Temperatures make confidences true.
-FUSION = {"seq2seq": 1.0, "pixels": 1.0, "sides": 0.5, "edges": 1.0, "temperature": 5.0}
-WITH_VISION = {"vision": 1.0, "context": 1.0, "edges": 0.5, "pixels": 0.25, "seq2seq": 0.1,
-               "temperature": 10.0}  # fmt: skip
-# Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
-TOUCHING, SEAMS = 0.8, 4.0
-# Compressed after shuffling, colours bleed over the cuts: that misleads whoever sees pixels, while
-# symbols hardly change. Chosen on the valid split of kaggle-3x3.
-BLED = {"seq2seq": 1.0, "pixels": 1.0, "vision": 0.25, "context": 0.25, "edges": 0.0}
-
-
-@dataclass(frozen=True)
-class Solution:
-    """An answer: positions[i] is the cell of piece i (-1: not placed), confidences[i] in [0, 1]."""
-
-    positions: Positions
-    confidences: Floats
-    grid: Grid
-    solver: str
-    seconds: float
-    pieces: Pixels = field(repr=False)
-    alternatives: tuple[Positions, ...] = ()
-    order: tuple[int, ...] = ()
-    """Pieces in the order in which they were placed."""
-    turns: tuple[int, ...] = ()
-    """Quarter turns counter-clockwise that set each piece upright; empty: all lay upright."""
-
-    @property
-    def image(self) -> Pixels:
-        """The assembled picture."""
-        return assemble(self._upright, self.positions, self.grid)
-
-    def drawn(self, truth: Positions | None = None) -> Pixels:
-        """The assembled picture, wrong pieces framed in red when the truth is known."""
-        return draw(self._upright, self.positions, self.grid, truth)
-
-    @property
-    def _upright(self) -> Pixels:
-        if not self.turns:
-            return self.pieces
-        return np.stack([np.rot90(p, t) for p, t in zip(self.pieces, self.turns, strict=True)])
-
-    def as_dict(self) -> dict[str, Any]:
-        """What `puzlm solve --json` prints."""
-        return {
-            "positions": self.positions.tolist(),
-            "confidences": [round(float(c), 4) for c in self.confidences],
-            "grid": list(self.grid),
-            "solver": self.solver,
-            "seconds": round(self.seconds, 4),
-            "unplaced": np.flatnonzero(self.positions < 0).tolist(),
-            **({"turns": list(self.turns)} if self.turns else {}),
-        }
 
 
 class Solver:
@@ -207,13 +158,13 @@ class Solver:
         puzzles = list(puzzles)
         if given is None:  # a protocol may give pieces away, the centre say
             given = [p.settings.get("given") or {} for p in puzzles]
-        fixed = [_check_given(g, p) for g, p in zip(given, puzzles, strict=True)]
+        fixed = [check_given(g, p) for g, p in zip(given, puzzles, strict=True)]
         if self.solver in ("classic", "random"):
             return [self._alone(p, g) for p, g in zip(puzzles, fixed, strict=True)]
         if self.solver in ("seq2seq", "vision"):
             for puzzle in puzzles:
                 self._check_reads(puzzle)
-        gathered = [_Evidence() for _ in puzzles]
+        gathered = [Evidence() for _ in puzzles]
         if self.solver in ("auto", "seq2seq"):
             self._gather(puzzles, gathered, "seq2seq", self._language, lambda some, k:
                          self._read(some, [fixed[i] for i in k]), BATCH[self._method])  # fmt: skip
@@ -221,10 +172,10 @@ class Solver:
             self._gather(puzzles, gathered, "vision", self._sees, self._look, VIEWED)
         return [self._answer(*one) for one in zip(puzzles, fixed, gathered, strict=True)]
 
-    def _answer(self, puzzle: Puzzle, given: dict[int, int], evidence: _Evidence) -> Solution:
+    def _answer(self, puzzle: Puzzle, given: dict[int, int], evidence: Evidence) -> Solution:
         """Turn what was gathered of one puzzle into its solution."""
         if self.solver == "seq2seq":
-            found: _Read = evidence.seq2seq
+            found: Read = evidence.seq2seq
             return Solution(
                 found.cells, found.confidence, puzzle.grid,
                 f"seq2seq ({self.decoding}{found.named})", evidence.seconds, puzzle.pieces,
@@ -243,13 +194,13 @@ class Solver:
         return self._combine(puzzle, given, evidence)
 
     def _gather(
-        self, puzzles: list[Puzzle], into: list[_Evidence], name: str,
+        self, puzzles: list[Puzzle], into: list[Evidence], name: str,
         takes: Callable[[Puzzle], Any], read: Callable[[list[Puzzle], list[int]], list[Any]],
         most: int,
     ) -> None:  # fmt: skip
         """Let one model read all puzzles that it takes, those of one size together."""
         able = [i for i, p in enumerate(puzzles) if takes(p) is not None]
-        for group in _by_size(puzzles, able, most):
+        for group in by_size(puzzles, able, most):
             start = time.perf_counter()
             answers = read([puzzles[i] for i in group], group)
             each = (time.perf_counter() - start) / len(group)
@@ -297,7 +248,7 @@ class Solver:
         own = self.card.get("grids", [])
         return sorted({*own, *(self.box.grids() if self.box else ())})
 
-    def _read(self, puzzles: list[Puzzle], given: list[dict[int, int]]) -> list[_Read]:
+    def _read(self, puzzles: list[Puzzle], given: list[dict[int, int]]) -> list[Read]:
         """Run the encoder-decoder over puzzles with one number of cells and of pieces."""
         language = self._language(puzzles[0])
         assert language is not None
@@ -316,16 +267,16 @@ class Solver:
             temperature=float(card.get("temperature", 1.0)) if self.solver == "seq2seq" else 1.0,
         )  # fmt: skip
         name = f", {card['name']}" if self.box is not None and "name" in card else ""
-        return [_by_piece(found, order[row], row, name) for row in range(len(puzzles))]
+        return [by_piece(found, order[row], row, name) for row in range(len(puzzles))]
 
     def _look(self, puzzles: list[Puzzle], _: list[int]) -> list[tuple[Floats, Floats, Floats]]:
         """Run the ViT over puzzles with one number of cells and of pieces."""
         found = self.vision.read([p.pieces for p in puzzles], grid_name(puzzles[0].grid))
         return list(zip(*found, strict=True))
 
-    def _combine(self, puzzle: Puzzle, given: dict[int, int], evidence: _Evidence) -> Solution:
+    def _combine(self, puzzle: Puzzle, given: dict[int, int], evidence: Evidence) -> Solution:
         """Add the evidence up and search for the best arrangement."""
-        from puzlm import assembly, classic
+        from puzlm import assembly
         from puzlm.board import runner_up
 
         start = time.perf_counter()
@@ -342,9 +293,9 @@ class Solver:
             pairs |= self._sides_of(puzzle, use, bool(cells))
         # With holes they would pull pieces together that do not touch.
         whole = evidence.vision is not None and n == puzzle.cells > 2
-        if whole and _touch(*pairs["pixels"], puzzle.grid):
-            bled = classic.bleeding(puzzle.pieces) > 0.5
-            w |= BLED if bled and evidence.seq2seq is not None else {"pixels": SEAMS}
+        if whole:
+            read = evidence.seq2seq is not None
+            w |= where_borders_touch(puzzle, pairs, self._symbolic_sides if read else None)
         right, below = np.zeros((n, n)), np.zeros((n, n))
         for name, (a, b) in pairs.items():
             if not w[name]:
@@ -370,7 +321,7 @@ class Solver:
             others = ()
         named = evidence.seq2seq.named if evidence.seq2seq is not None else ""
         used = [f"seq2seq{named.replace(',', '')}" if k == "seq2seq" else k for k in cells]
-        used += [k for k in pairs if k != "context"]
+        used += [k for k in pairs if k != "context" and w[k]]
         name = f"auto ({' + '.join(used)})" if self.solver == "auto" else self.solver
         seconds = evidence.seconds + time.perf_counter() - start
         order = tuple(np.argsort(-sure, kind="stable").tolist())
@@ -378,7 +329,7 @@ class Solver:
             order = evidence.seq2seq.order
         return Solution(found[0], sure, puzzle.grid, name, seconds, puzzle.pieces, others, order)
 
-    def _weights(self, evidence: _Evidence) -> dict[str, float]:
+    def _weights(self, evidence: Evidence) -> dict[str, float]:
         """Weights of the evidence: beside the ViT all else says less that is new."""
         if self.solver != "auto":
             return dict.fromkeys(USES[self.solver], 1.0) | {"temperature": 1.0}
@@ -392,32 +343,33 @@ class Solver:
         from puzlm import classic
 
         found: dict[str, tuple[Floats, Floats]] = {}
-        if "edges" in use and self.edges is not None:
-            found["edges"] = self.edges.scores(puzzle.pieces)
         if "pixels" in use:
             right, below = classic.evidence(puzzle.pieces)
             found["pixels"] = (right.astype(np.float64), below.astype(np.float64))
+            if not read and pixels_suffice(right, below, puzzle):
+                return found
+        if "edges" in use and self.edges is not None:
+            found = {"edges": self.edges.scores(puzzle.pieces)} | found
         for pair in (p for both in found.values() for p in both):
             np.fill_diagonal(pair, -np.inf)
         # Beside stronger evidence the symbolic sides add nothing (docs/log.md).
-        if "sides" in use and self.sides is not None and not read and "edges" not in found:
-            assert self.tokenizer is not None
-            symbols = side_symbols(self.tokenizer.encode(puzzle.pieces), self.tokenizer)
-            found["sides"] = self.sides.scores(symbols)
+        if "sides" in use and not read and "edges" not in found:
+            found |= self._symbolic_sides(puzzle)
         return found
+
+    def _symbolic_sides(self, puzzle: Puzzle) -> dict[str, tuple[Floats, Floats]]:
+        """What the symbols of the sides say, if there is a model of them."""
+        if self.sides is None or self.tokenizer is None:
+            return {}
+        symbols = side_symbols(self.tokenizer.encode(puzzle.pieces), self.tokenizer)
+        return {"sides": self.sides.scores(symbols)}
 
     def _alone(self, puzzle: Puzzle, given: dict[int, int]) -> Solution:
         """Solve with pixels only, or at random (the floor)."""
         start = time.perf_counter()
         n, turns = len(puzzle.pieces), ()
         if self.solver == "random":
-            free = [c for c in range(puzzle.cells) if c not in given.values()]
-            rng = np.random.default_rng(int(puzzle.pieces.sum(dtype=np.int64)) % 2**32)
-            cells = iter(rng.permutation(free).tolist() + [-1] * n)
-            positions = np.array(
-                [given[i] if i in given else next(cells) for i in range(n)], np.int64
-            )
-            sure = np.full(n, 1 / puzzle.cells)
+            positions, sure = at_random(puzzle, given), np.full(n, 1 / puzzle.cells)
         else:
             from puzlm import classic
 
@@ -433,109 +385,6 @@ class Solver:
                         puzzle.pieces, (), order, turns)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Read:
-    """What the encoder-decoder said of one puzzle, by input piece."""
-
-    cells: Positions
-    confidence: Floats
-    marginals: Floats | None
-    alternatives: tuple[Positions, ...]
-    order: tuple[int, ...]
-    named: str
-    """Which model of the box it was."""
-
-
-@dataclass
-class _Evidence:
-    """What the models said of one puzzle, and the seconds it took them."""
-
-    seq2seq: Any = None  # _Read
-    vision: Any = None  # log-probabilities of cells, of what lies right of each, of what lies below
-    seconds: float = 0.0
-
-
-def _by_piece(found: Decoded, order: NDArray[np.int64], row: int, named: str = "") -> _Read:
-    """Turn slots of the sentence back into input pieces."""
-    slot_of = np.argsort(order)
-    others: Any = [] if found.alternatives is None else found.alternatives[row, 1:6]
-    return _Read(
-        found.cells[row][slot_of], found.confidence[row][slot_of],
-        None if found.marginals is None else found.marginals[row][slot_of],
-        tuple(o[slot_of] for o in others), tuple(order.tolist()), named,
-    )  # fmt: skip
-
-
-def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) -> Floats:
-    """Share of a piece's neighbours that are its own first choice or it theirs."""
-    total, good = np.zeros(len(positions)), np.zeros(len(positions))
-    at = {int(c): i for i, c in enumerate(positions) if c >= 0}
-    for cell, i in at.items():
-        for scores, other, inside in ((right, cell + 1, (cell + 1) % grid[1]),
-                                      (below, cell + grid[1], True)):  # fmt: skip
-            j = at.get(other)
-            if j is None or not inside:
-                continue
-            fits = 0.5 * (int(scores[i].argmax() == j) + int(scores[:, j].argmax() == i))
-            for piece in (i, j):
-                total[piece] += 1
-                good[piece] += fits
-    return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
-
-
-def _touch(right: Floats, below: Floats, grid: Grid) -> bool:
-    """Whether the pixels along the borders are sure of an arrangement, whatever it is."""
-    from puzlm import assembly
-
-    found = assembly.beam_search(right, below, grid)[0][0]
-    return float(pair_confidence(found, right, below, grid).mean()) >= TOUCHING
-
-
-def as_puzzle(x: Any, grid: Grid | int | str | None = None) -> Puzzle:
-    """Take whatever a person has and make a Puzzle of it."""
-    if isinstance(x, Puzzle):
-        return x
-    if isinstance(x, str | Path):
-        return Puzzle.load(x, grid)
-    if isinstance(x, np.ndarray) and x.ndim == 3:
-        if grid is None:
-            raise PuzzleError("a shuffled picture needs its grid, for example grid=3")
-        return Puzzle.from_shuffled(x, grid)
-    pieces = [np.asarray(p) for p in x]
-    if len({p.shape for p in pieces}) != 1:
-        raise PuzzleError("pieces differ in size; all must be equal")
-    return Puzzle(
-        np.stack(pieces), parse_grid(grid) if grid is not None else guess_grid(len(pieces))
-    )
-
-
-def _check_given(given: Given, puzzle: Puzzle) -> dict[int, int]:
-    fixed = {int(piece): int(cell) for piece, cell in given.items()}
-    for piece, cell in fixed.items():
-        if not 0 <= piece < len(puzzle.pieces):
-            raise PuzzleError(
-                f"given piece {piece}: there are pieces 0 to {len(puzzle.pieces) - 1}"
-            )
-        if not 0 <= cell < puzzle.cells:
-            raise PuzzleError(f"given cell {cell}: there are cells 0 to {puzzle.cells - 1}")
-    if len(set(fixed.values())) != len(fixed):
-        raise PuzzleError("two given pieces lie in the same cell")
-    return fixed
-
-
-def grid_name(grid: Grid) -> str:
-    """The name of a grid, say '3x3'."""
-    return f"{grid[0]}x{grid[1]}"
-
-
-def _by_size(puzzles: list[Puzzle], indices: list[int], most: int) -> list[list[int]]:
-    """Group puzzles of one grid and number of pieces, at most `most` together."""
-    groups: dict[Any, list[int]] = {}
-    for i in indices:
-        groups.setdefault((puzzles[i].grid, len(puzzles[i].pieces)), []).append(i)
-    return [g[k : k + most] for g in groups.values() for k in range(0, len(g), most)]
-
-
 def load_solver(name: str, model: str | None = None, decoding: str = "valid") -> Any:
     """A function that solves a list of puzzles, by solver name or as `module:function`."""
     if ":" in name:
@@ -543,3 +392,6 @@ def load_solver(name: str, model: str | None = None, decoding: str = "valid") ->
 
         return load_solver_function(name)
     return Solver.from_pretrained(model, solver=name, decoding=decoding).solve_many
+
+
+__all__ = ["SOLVERS", "Given", "Solution", "Solver", "load_solver"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puzlm.assembly import _beams, assemble, assemble_turned, beam_search, objective
-from puzlm.board import STEPS, _board, _rivals, beam
+from puzlm.board import STEPS, _board, _rivals, beam, best_buddies
 from puzlm.repair import _rotate, _tree
 
 
@@ -51,6 +51,13 @@ def test_beam_equals_brute_force(grid, with_cells):
         np.testing.assert_allclose(scores, [score for score, _ in exact[:3]], rtol=1e-5)
         assert tuple(positions[0]) == exact[0][1]
         assert tuple(assemble(right, below, grid, cells)) == exact[0][1]
+
+
+def test_best_buddies_of_a_worked_example():
+    # Right: 0 and 1 choose each other, 2 chooses 1 in vain. Below: 0 -> 2 -> 1 -> 0, all mutual.
+    right = np.array([[-9.0, 3, 0], [1, -9, 0], [0, 2, -9]])
+    below = np.array([[-9.0, 0, 3], [3, -9, 0], [0, 3, -9]])
+    assert best_buddies(right, below) == pytest.approx((2 / 3 + 1) / 2)
 
 
 def test_objective_of_a_worked_example():

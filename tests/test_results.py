@@ -15,7 +15,12 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def made():
-    spec = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
+    return load("make_results")
+
+
+def load(name):
+    """A script of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     before = list(sys.path)
     spec.loader.exec_module(module)
@@ -81,6 +86,16 @@ def test_tables_hold_every_solver_and_mark_what_is_published(made):
     assert "†" not in made.full_tables(results)  # the paper's own images
 
 
+def test_other_decodings_stand_below_the_usual_one_and_say_so(made):
+    failed = {"auto": 0, "seq2seq-greedy": 1, "seq2seq": 0, "mine": 0}
+    results = {("jpwleg-3", s): result([1, 0], failed=f) for s, f in failed.items()}
+    lines = [x for x in made.full_tables(results).splitlines() if x.startswith("| ")][1:5]
+    assert [x.split(" | ")[0].strip("| ") for x in lines] == [
+        "mine", "seq2seq", "seq2seq-greedy", "auto"]  # fmt: skip
+    assert "decoded: greedy" in lines[2] and "1 failed" in lines[2]
+    assert not any("decoded" in x for x in (lines[0], lines[1], lines[3]))
+
+
 def test_training_minutes_add_up_over_a_resumed_run(made, tmp_path):
     lines = [{"step": i, "seconds": s} for i, s in enumerate((30, 60, 90, 20, 30))]
     log = tmp_path / "run.metrics.jsonl"
@@ -113,12 +128,13 @@ def test_levers_are_rows_of_the_study(made, tmp_path):
     assert "order" not in text and "broken" not in text
 
 
-def test_calibration_intervals_are_over_puzzles(made):
+def test_calibration_intervals_are_over_puzzles():
     # 40 puzzles of 9 pieces, all right or all wrong together: 360 pieces are worth 40.
     outcomes = [{"confidences": [0.55] * 9, "truth": list(range(9)), "positions":
                  list(range(9)) if i % 2 else [8, 0, 1, 2, 3, 4, 5, 6, 7]}
                 for i in range(40)]  # fmt: skip
     bins = [{"confidence": 0.55, "accuracy": 0.5, "count": 360} if b == 5 else
             {"confidence": None, "accuracy": None, "count": 0} for b in range(10)]  # fmt: skip
-    found = made.calibration({"outcomes": outcomes, "reliability": bins, "ece": 0.05})["bins"][5]
+    result = {"outcomes": outcomes, "reliability": bins, "ece": 0.05}
+    found = load("make_pictures").calibration(result)["bins"][5]
     assert 0.30 < found["low"] < 0.40 and 0.60 < found["high"] < 0.70

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import io
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from puzlm import Puzzle, Solver
 from puzlm.errors import ModelError, PuzzleError, SettingsError
@@ -59,6 +63,24 @@ def test_answers_do_not_depend_on_the_order_of_the_pieces(decoding, photo):
     assert np.array_equal(pictures[0], pictures[1]) and np.array_equal(pictures[1], pictures[2])
 
 
+def test_symbols_are_asked_where_colours_bled(auto, crops):
+    """Compressed after shuffling: pixels mislead, and the answer says that symbols were heard."""
+    clean, bled = [], []
+    for seed, crop in enumerate(c for c in crops if len(c) > 200):
+        puzzle = Puzzle.from_image(crop, 3, seed=seed)
+        Image.fromarray(shuffled(puzzle)).save(file := io.BytesIO(), "JPEG", quality=60)
+        again = Puzzle.from_shuffled(np.asarray(Image.open(file)), 3)
+        clean.append(puzzle)
+        bled.append(replace(again, truth=puzzle.truth))
+    heard = []
+    for puzzles in (clean, bled):
+        found = auto.solve_many(puzzles)
+        right = [absolute(f.positions, p.truth) for f, p in zip(found, puzzles, strict=True)]
+        assert np.mean(right) > 0.9
+        heard.append(np.mean(["sides" in f.solver for f in found]))
+    assert heard[0] < 0.2 and heard[1] > 0.5
+
+
 def test_missing_pieces_keep_their_cells_free(auto, photo):
     puzzle = Puzzle.from_image(photo, 3, missing=2, seed=3)
     found = auto.solve(puzzle)
@@ -90,6 +112,15 @@ def test_other_grids_are_solved_by_what_can(auto, reader, photo):
     assert absolute(found.positions, puzzle.truth) > 0.9
     with pytest.raises(PuzzleError, match="trained for 3x3"):
         reader.solve(puzzle)
+
+
+def test_large_puzzles_need_learned_sides_only_where_borders_are_worn(auto, photo):
+    touching, worn = (Puzzle.from_image(photo, 6, gap=gap, seed=1) for gap in (0, 0.2))
+    found = auto.solve(touching)
+    assert found.solver == "auto (pixels)" and perfect(found.positions, touching.truth)
+    assert auto.solve(worn).solver == "auto (edges + pixels)"
+    few = Puzzle.from_image(photo, 6, missing=1, seed=1)
+    assert auto.solve(few).solver == "auto (edges + pixels)"  # holes look like worn borders
 
 
 def test_extra_pieces_are_left_over(photo, crops, tmp_path):

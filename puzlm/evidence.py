@@ -1,0 +1,145 @@
+"""What the models say of a puzzle, and how much of it to believe.
+
+The weights of `auto`, and the rules that change them: where borders touch pixels know, where
+colours bled symbols do. Chosen in docs/results.md, "Choosing the weights".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puzlm.decoding import Decoded
+from puzlm.puzzle import Grid, Positions, Puzzle
+from puzlm.solution import Floats
+
+Pairs = dict[str, tuple[Floats, Floats]]  # evidence by name: what lies right of, and below, what
+
+# Weights of `auto`, chosen on photos-val and art-val: docs/results.md, "Choosing the weights".
+# "context" is what the ViT says of neighbours. The pixel scores are log-ratios to the second best,
+# so where borders are worn they fade by themselves. Temperatures make confidences true.
+FUSION = {"seq2seq": 1.0, "pixels": 1.0, "sides": 0.5, "edges": 1.0, "temperature": 5.0}
+WITH_VISION = {"vision": 1.0, "context": 1.0, "edges": 0.5, "pixels": 0.25, "seq2seq": 0.1,
+               "temperature": 10.0}  # fmt: skip
+# Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
+TOUCHING, SEAMS = 0.8, 4.0
+BUDDIES = 0.81  # share of best buddies from which on large puzzles touch: docs/runs/large-val.json
+AGREED = 64  # width of the beam that looks for such an answer; as good for this as a wide one
+# Compressed after shuffling, colours bleed over the cuts: that misleads whoever sees pixels, while
+# symbols hardly change. Chosen on the valid and train splits of kaggle-3x3.
+BLED = {"seq2seq": 1.0, "pixels": 1.0, "sides": 0.5, "vision": 0.25, "context": 0.25, "edges": 0.0}
+
+
+@dataclass(frozen=True)
+class Read:
+    """What the encoder-decoder said of one puzzle, by input piece."""
+
+    cells: Positions
+    confidence: Floats
+    marginals: Floats | None
+    alternatives: tuple[Positions, ...]
+    order: tuple[int, ...]
+    named: str
+    """Which model of the box it was."""
+
+
+@dataclass
+class Evidence:
+    """What the models said of one puzzle, and the seconds it took them."""
+
+    seq2seq: Any = None  # Read
+    vision: Any = None  # log-probabilities of cells, of what lies right of each, of what lies below
+    seconds: float = 0.0
+
+
+def by_piece(found: Decoded, order: NDArray[np.int64], row: int, named: str = "") -> Read:
+    """Turn slots of the sentence back into input pieces."""
+    slot_of = np.argsort(order)
+    others: Any = [] if found.alternatives is None else found.alternatives[row, 1:6]
+    return Read(
+        found.cells[row][slot_of], found.confidence[row][slot_of],
+        None if found.marginals is None else found.marginals[row][slot_of],
+        tuple(o[slot_of] for o in others), tuple(order.tolist()), named,
+    )  # fmt: skip
+
+
+def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) -> Floats:
+    """Share of a piece's neighbours that are its own first choice or it theirs."""
+    total, good = np.zeros(len(positions)), np.zeros(len(positions))
+    at = {int(c): i for i, c in enumerate(positions) if c >= 0}
+    for cell, i in at.items():
+        for scores, other, inside in ((right, cell + 1, (cell + 1) % grid[1]),
+                                      (below, cell + grid[1], True)):  # fmt: skip
+            j = at.get(other)
+            if j is None or not inside:
+                continue
+            fits = 0.5 * (int(scores[i].argmax() == j) + int(scores[:, j].argmax() == i))
+            for piece in (i, j):
+                total[piece] += 1
+                good[piece] += fits
+    return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
+
+
+def pixels_suffice(right: Any, below: Any, puzzle: Puzzle) -> bool:
+    """Whether the pixels of a large whole puzzle touch: then learned sides only mislead.
+
+    Measured without an arrangement, which is the dear part here: the share of best buddies.
+    """
+    from puzlm import assembly
+    from puzlm.board import best_buddies
+
+    if not len(puzzle.pieces) == puzzle.cells > assembly.SMALL_GRID:
+        return False
+    return best_buddies(right, below) >= BUDDIES
+
+
+def where_borders_touch(
+    puzzle: Puzzle, pairs: Pairs, symbols: Callable[[Puzzle], Pairs] | None
+) -> dict[str, float]:
+    """Weights that differ in a whole puzzle whose borders touch; may add `symbols` to `pairs`."""
+    from puzlm import classic
+
+    agree = {"pixels": agreement(*pairs["pixels"], puzzle.grid)}
+    bled = classic.bleeding(puzzle.pieces) > 0.5
+    if symbols is None or not (bled or agree["pixels"] >= TOUCHING):
+        return by_agreement(agree, bled)
+    more = symbols(puzzle)
+    for name, pair in (more | {k: v for k, v in pairs.items() if k == "edges"}).items():
+        agree[name] = agreement(*pair, puzzle.grid)
+    found = by_agreement(agree, bled)
+    if "sides" in found:
+        pairs |= more
+    return found
+
+
+def agreement(right: Floats, below: Floats, grid: Grid) -> float:
+    """How far what the borders say agrees with itself on its own arrangement: 0 to 1."""
+    from puzlm import assembly
+
+    found = assembly.beam_search(right, below, grid, width=AGREED)[0][0]
+    return float(pair_confidence(found, right, below, grid).mean())
+
+
+def by_agreement(agree: Mapping[str, float], bled: bool) -> dict[str, float]:
+    """Choose the weights of a whole puzzle by how far pixels, edges and sides agree each.
+
+    Bled borders are known by their symbols: these then agree with themselves more than the learned
+    pixel sides do, while on clean borders, touching or worn, it is the reverse.
+    """
+    touch = agree["pixels"] >= TOUCHING
+    symbols = agree.get("sides", 0.0)
+    if symbols > agree.get("edges", agree["pixels"]) and (touch or (bled and symbols >= TOUCHING)):
+        return dict(BLED)
+    return {"pixels": SEAMS} if touch else {}
+
+
+def by_size(puzzles: list[Puzzle], indices: list[int], most: int) -> list[list[int]]:
+    """Group puzzles of one grid and number of pieces, at most `most` together."""
+    groups: dict[Any, list[int]] = {}
+    for i in indices:
+        groups.setdefault((puzzles[i].grid, len(puzzles[i].pieces)), []).append(i)
+    return [g[k : k + most] for g in groups.values() for k in range(0, len(g), most)]

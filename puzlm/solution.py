@@ -1,0 +1,109 @@
+"""What a solver is asked and what it answers: as_puzzle takes anything, Solution says all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puzlm.errors import PuzzleError
+from puzlm.images import Pixels
+from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, guess_grid, parse_grid
+
+Floats = NDArray[np.float64]
+Given = Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """An answer: positions[i] is the cell of piece i (-1: not placed), confidences[i] in [0, 1]."""
+
+    positions: Positions
+    confidences: Floats
+    grid: Grid
+    solver: str
+    seconds: float
+    pieces: Pixels = field(repr=False)
+    alternatives: tuple[Positions, ...] = ()
+    order: tuple[int, ...] = ()
+    """Pieces in the order in which they were placed."""
+    turns: tuple[int, ...] = ()
+    """Quarter turns counter-clockwise that set each piece upright; empty: all lay upright."""
+
+    @property
+    def image(self) -> Pixels:
+        """The assembled picture."""
+        return assemble(self._upright, self.positions, self.grid)
+
+    def drawn(self, truth: Positions | None = None) -> Pixels:
+        """The assembled picture, wrong pieces framed in red when the truth is known."""
+        return draw(self._upright, self.positions, self.grid, truth)
+
+    @property
+    def _upright(self) -> Pixels:
+        if not self.turns:
+            return self.pieces
+        return np.stack([np.rot90(p, t) for p, t in zip(self.pieces, self.turns, strict=True)])
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `puzlm solve --json` prints."""
+        return {
+            "positions": self.positions.tolist(),
+            "confidences": [round(float(c), 4) for c in self.confidences],
+            "grid": list(self.grid),
+            "solver": self.solver,
+            "seconds": round(self.seconds, 4),
+            "unplaced": np.flatnonzero(self.positions < 0).tolist(),
+            **({"turns": list(self.turns)} if self.turns else {}),
+        }
+
+
+def as_puzzle(x: Any, grid: Grid | int | str | None = None) -> Puzzle:
+    """Take whatever a person has and make a Puzzle of it."""
+    if isinstance(x, Puzzle):
+        return x
+    if isinstance(x, str | Path):
+        return Puzzle.load(x, grid)
+    if isinstance(x, np.ndarray) and x.ndim == 3:
+        if grid is None:
+            raise PuzzleError("a shuffled picture needs its grid, for example grid=3")
+        return Puzzle.from_shuffled(x, grid)
+    pieces = [np.asarray(p) for p in x]
+    if len({p.shape for p in pieces}) != 1:
+        raise PuzzleError("pieces differ in size; all must be equal")
+    return Puzzle(
+        np.stack(pieces), parse_grid(grid) if grid is not None else guess_grid(len(pieces))
+    )
+
+
+def check_given(given: Given, puzzle: Puzzle) -> dict[int, int]:
+    """Given pieces as plain numbers, or an error that says which of them cannot be."""
+    fixed = {int(piece): int(cell) for piece, cell in given.items()}
+    for piece, cell in fixed.items():
+        if not 0 <= piece < len(puzzle.pieces):
+            raise PuzzleError(
+                f"given piece {piece}: there are pieces 0 to {len(puzzle.pieces) - 1}"
+            )
+        if not 0 <= cell < puzzle.cells:
+            raise PuzzleError(f"given cell {cell}: there are cells 0 to {puzzle.cells - 1}")
+    if len(set(fixed.values())) != len(fixed):
+        raise PuzzleError("two given pieces lie in the same cell")
+    return fixed
+
+
+def at_random(puzzle: Puzzle, given: Given) -> Positions:
+    """Positions by chance, the same for the same pieces: the floor of every comparison."""
+    free = [c for c in range(puzzle.cells) if c not in given.values()]
+    rng = np.random.default_rng(int(puzzle.pieces.sum(dtype=np.int64)) % 2**32)
+    n = len(puzzle.pieces)
+    cells = iter(rng.permutation(free).tolist() + [-1] * n)
+    return np.array([given[i] if i in given else next(cells) for i in range(n)], np.int64)
+
+
+def grid_name(grid: Grid) -> str:
+    """The name of a grid, say '3x3'."""
+    return f"{grid[0]}x{grid[1]}"
