@@ -292,7 +292,7 @@ class Solver:
         if n > 1:
             pairs |= self._sides_of(puzzle, use, bool(cells))
         # With holes they would pull pieces together that do not touch.
-        whole = evidence.vision is not None and n == puzzle.cells > 2
+        whole = bool(cells) and n == puzzle.cells > 2
         if whole:
             read = evidence.seq2seq is not None
             w |= where_borders_touch(puzzle, pairs, self._symbolic_sides if read else None)

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from puzlm import Puzzle, Solver
+from puzlm.backbones import ModelSettings, Seq2Seq, TorchReader
 from puzlm.errors import ModelError, PuzzleError, SettingsError
 from puzlm.images import write_image
 from puzlm.metrics import absolute, perfect
@@ -79,6 +81,21 @@ def test_symbols_are_asked_where_colours_bled(auto, crops):
         assert np.mean(right) > 0.9
         heard.append(np.mean(["sides" in f.solver for f in found]))
     assert heard[0] < 0.2 and heard[1] > 0.5
+
+
+def test_a_sure_but_untrained_model_is_no_match_for_borders_that_touch(tokenizer, crops):
+    torch.manual_seed(0)
+    model = Seq2Seq(ModelSettings.of_size("bart", "tiny", tokenizer))
+    with torch.no_grad():
+        model.embedding.mul_(40)  # sure of whatever it says
+    own = Solver(tokenizer, TorchReader(model))
+    puzzles = [Puzzle.from_image(crop, 3, seed=i) for i, crop in enumerate(crops)]
+    alone = own.variant(solver="seq2seq").solve_many(puzzles)
+    assert np.mean([s.confidences.mean() for s in alone]) > 0.5
+    right = [absolute(s.positions, p.truth) for s, p in zip(alone, puzzles, strict=True)]
+    assert np.mean(right) < 0.4
+    for solution, puzzle in zip(own.solve_many(puzzles), puzzles, strict=True):
+        assert perfect(solution.positions, puzzle.truth)
 
 
 def test_missing_pieces_keep_their_cells_free(auto, photo):
