@@ -27,7 +27,6 @@ WITH_VISION = {"vision": 1.0, "context": 1.0, "edges": 0.5, "pixels": 0.25, "seq
                "temperature": 10.0}  # fmt: skip
 # Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
 TOUCHING, SEAMS = 0.8, 4.0
-
 AGREED = 64  # width of the beam that looks for such an answer; as good for this as a wide one
 # Compressed after shuffling, colours bleed over the cuts: that misleads whoever sees pixels, while
 # symbols hardly change. Chosen on the valid and train splits of kaggle-3x3.
