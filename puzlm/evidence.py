@@ -27,7 +27,6 @@ WITH_VISION = {"vision": 1.0, "context": 1.0, "edges": 0.5, "pixels": 0.25, "seq
                "temperature": 10.0}  # fmt: skip
 # Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
 TOUCHING, SEAMS = 0.8, 4.0
-BUDDIES = 0.81  # share of best buddies from which on large puzzles touch: docs/runs/large-val.json
 AGREED = 64  # width of the beam that looks for such an answer; as good for this as a wide one
 # Compressed after shuffling, colours bleed over the cuts: that misleads whoever sees pixels, while
 # symbols hardly change. Chosen on the valid and train splits of kaggle-3x3.
@@ -84,17 +83,17 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
     return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
 
 
-def pixels_suffice(right: Any, below: Any, puzzle: Puzzle) -> bool:
-    """Whether the pixels of a large whole puzzle touch: then learned sides only mislead.
+def large_and_touching(puzzle: Puzzle, pairs: Pairs) -> bool:
+    """Whether the pixels of a large whole puzzle touch.
 
-    Measured without an arrangement, which is the dear part here: the share of best buddies.
+    Told without an arrangement, which is the dear part here: by the share of best buddies.
     """
     from puzlm import assembly
     from puzlm.board import best_buddies
 
-    if not len(puzzle.pieces) == puzzle.cells > assembly.SMALL_GRID:
+    if "pixels" not in pairs or not len(puzzle.pieces) == puzzle.cells > assembly.SMALL_GRID:
         return False
-    return best_buddies(right, below) >= BUDDIES
+    return best_buddies(*pairs["pixels"]) >= TOUCHING
 
 
 def where_borders_touch(

@@ -23,13 +23,14 @@ from puzlm.decoding import METHODS, Reader, assigned, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
 from puzlm.evidence import (
     FUSION,
+    SEAMS,
     WITH_VISION,
     Evidence,
     Read,
     by_piece,
     by_size,
+    large_and_touching,
     pair_confidence,
-    pixels_suffice,
     where_borders_touch,
 )
 from puzlm.images import Pixels
@@ -296,6 +297,8 @@ class Solver:
         if whole:
             read = evidence.seq2seq is not None
             w |= where_borders_touch(puzzle, pairs, self._symbolic_sides if read else None)
+        elif not cells and "edges" in pairs and large_and_touching(puzzle, pairs):
+            w["pixels"] = SEAMS
         right, below = np.zeros((n, n)), np.zeros((n, n))
         for name, (a, b) in pairs.items():
             if not w[name]:
@@ -346,8 +349,6 @@ class Solver:
         if "pixels" in use:
             right, below = classic.evidence(puzzle.pieces)
             found["pixels"] = (right.astype(np.float64), below.astype(np.float64))
-            if not read and pixels_suffice(right, below, puzzle):
-                return found
         if "edges" in use and self.edges is not None:
             found = {"edges": self.edges.scores(puzzle.pieces)} | found
         for pair in (p for both in found.values() for p in both):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from puzlm import Puzzle, classic
-from puzlm.evidence import BLED, SEAMS, TOUCHING, agreement, by_agreement, pixels_suffice
+from puzlm.evidence import BLED, SEAMS, TOUCHING, agreement, by_agreement, large_and_touching
 
 
 def test_pixels_agree_with_themselves_where_borders_touch(photo):
@@ -14,17 +14,17 @@ def test_pixels_agree_with_themselves_where_borders_touch(photo):
     assert shares[0] >= TOUCHING > shares[1]
 
 
-def test_pixels_suffice_for_large_whole_puzzles_that_touch(photo):
+def test_large_whole_puzzles_that_touch_are_known(photo):
     for grid, gap, missing, want in (
         (7, 0, 0, True), (7, 0.3, 0, False), (7, 0, 1, False), (5, 0, 0, False)
     ):  # fmt: skip
         puzzle = Puzzle.from_image(photo, grid, gap=gap, missing=missing, seed=1)
         right, below = classic.evidence(puzzle.pieces)
-        assert pixels_suffice(right, below, puzzle) == want
+        assert large_and_touching(puzzle, {"pixels": (right, below)}) == want
         # Which piece is called the first changes nothing.
         order = np.random.default_rng(0).permutation(len(right))
-        again = (x[np.ix_(order, order)] for x in (right, below))
-        assert pixels_suffice(*again, puzzle) == want
+        again = (right[np.ix_(order, order)], below[np.ix_(order, order)])
+        assert large_and_touching(puzzle, {"pixels": again}) == want
 
 
 def test_weights_follow_what_agrees_with_itself():

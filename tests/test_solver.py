@@ -131,15 +131,6 @@ def test_other_grids_are_solved_by_what_can(auto, reader, photo):
         reader.solve(puzzle)
 
 
-def test_large_puzzles_need_learned_sides_only_where_borders_are_worn(auto, photo):
-    touching, worn = (Puzzle.from_image(photo, 6, gap=gap, seed=1) for gap in (0, 0.2))
-    found = auto.solve(touching)
-    assert found.solver == "auto (pixels)" and perfect(found.positions, touching.truth)
-    assert auto.solve(worn).solver == "auto (edges + pixels)"
-    few = Puzzle.from_image(photo, 6, missing=1, seed=1)
-    assert auto.solve(few).solver == "auto (edges + pixels)"  # holes look like worn borders
-
-
 def test_extra_pieces_are_left_over(photo, crops, tmp_path):
     """Nine pieces of a photo and one of a flower: the stranger is named, not placed."""
     pieces = list(cut(photo[:300, :300], (3, 3)))
