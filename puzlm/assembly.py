@@ -101,6 +101,7 @@ def assemble_turned(
 def _search(board: _Board, seed: int, width: int, rounds: int) -> Ints:
     # Late, for scipy's sake: a small grid's beam_search must start without it.
     try:
+        from puzlm.consensus import _join
         from puzlm.repair import _reassign, _repair, _tree_layout
     except ModuleNotFoundError as error:
         raise PuzlmError("this needs scipy: pip install scipy (`auto` on small grids does not)"
@@ -115,12 +116,13 @@ def _search(board: _Board, seed: int, width: int, rounds: int) -> Ints:
         rounds = rounds * BUDGET // max(size, BUDGET)
         layouts = [_tree_layout(board, rivals)]
         if board.small:
-            layouts += list(_beams(board, width, 1, 4))
+            layouts += [found[0] for found in _each_beam(board, width // 2, 4)]
         if board.cells.any():
             empty = _with_given(board, np.full(size + 1, board.void))
             layouts.append(_reassign(board, empty, np.flatnonzero(empty[:-1] == board.void)))
-        if board.small:  # one long repair of the best beats short ones of all
-            layouts = [max(layouts, key=board.value)]
+        if board.small:
+            layouts = [_join(board, layouts, rivals, np.random.default_rng(seed))]
+            rounds //= 3
     repaired = [
         _repair(board, layout, rivals, np.random.default_rng(seed), rounds) for layout in layouts
     ]
@@ -154,7 +156,16 @@ def _starts(board: _Board) -> int:
 
 
 def _beams(board: _Board, width: int, top: int, starts: int) -> Ints:
-    """Beam search from several corners, along rows and along columns: (k, cells + 1), best first.
+    """Find the best few layouts of several beams: (k, cells + 1), k <= top, best first."""
+    found = [layouts[:top] for layouts in _each_beam(board, width, starts)]
+    layouts = np.unique(np.concatenate(found), axis=0)
+    order = np.argsort([-board.value(layout) for layout in layouts], kind="stable")[:top]
+    best: Ints = layouts[order]
+    return best
+
+
+def _each_beam(board: _Board, width: int, starts: int) -> list[Ints]:
+    """Beam search from several corners, along rows and along columns: each (k, cells + 1).
 
     A beam that begins where the picture says little (sky) loses the truth before it gets to the
     part that says much; from the other corner it does not.
@@ -166,13 +177,7 @@ def _beams(board: _Board, width: int, top: int, starts: int) -> Ints:
         for up, back in ((0, 0), (1, 1), (1, 0), (0, 1))
     ]
     empty = _with_given(board, np.full(len(board.cells) + 1, board.void))
-    found = [
-        beam(board, empty, way[empty[way] == board.void], width)[:top] for way in ways[:starts]
-    ]
-    layouts = np.unique(np.concatenate(found), axis=0)
-    order = np.argsort([-board.value(layout) for layout in layouts], kind="stable")[:top]
-    best: Ints = layouts[order]
-    return best
+    return [beam(board, empty, way[empty[way] == board.void], width) for way in ways[:starts]]
 
 
 __all__ = ["SMALL_GRID", "STEPS", "assemble", "assemble_turned", "beam_search", "objective"]

@@ -164,33 +164,38 @@ def _translations(board: _Board, parts: _Segments, group: int) -> list[Ints]:
 
 
 def _put(
-    board: _Board, layout: Ints, used: Bools, parts: _Segments, candidate: int, cell: int
-) -> Ints:
+    board: _Board, layout: Ints, empty: Bools, used: Bools, parts: _Segments, candidate: int,
+    cell: int,
+) -> Ints:  # fmt: skip
     """Place a candidate with its whole segment, or alone where that does not fit: cells filled."""
     piece = candidate % board.n
     spin = (candidate // board.n - int(parts.turn[piece])) % 4
     moved = parts.members[int(parts.label[piece])]
+    where = np.array([cell])
     if len(moved) > 1 and not used[moved].any():
         down, along = _rotate(
             parts.row[moved] - parts.row[piece], parts.column[moved] - parts.column[piece], spin
         )
         down, along = down + cell // board.columns, along + cell % board.columns
         inside = (down >= 0) & (down < board.rows) & (along >= 0) & (along < board.columns)
-        if inside.all():
-            where = down * board.columns + along
-            if (layout[where] == board.void).all():
-                layout[where] = (parts.turn[moved] + spin) % 4 * board.n + moved
-                used[moved] = True
-                return where
-    layout[cell] = candidate
-    used[piece] = True
-    return np.array([cell])
+        if inside.all() and empty[whole := down * board.columns + along].all():
+            where = whole
+    if len(where) == 1:
+        moved = np.array([piece])
+    layout[where] = (parts.turn[moved] + spin) % 4 * board.n + moved
+    used[moved] = True
+    empty[where] = False
+    return where
 
 
 def _fill(
-    board: _Board, layout: Ints, parts: _Segments, rng: np.random.Generator | None = None
-) -> Ints:
-    """Fill empty cells, the one whose best candidate is clearest first; segments come whole."""
+    board: _Board, layout: Ints, parts: _Segments, rng: np.random.Generator | None = None,
+    reach: Bools | None = None,
+) -> Ints:  # fmt: skip
+    """Fill empty cells, the one whose best candidate is clearest first; segments come whole.
+
+    `reach` (cells, cells + 1), on a board wider than the picture: what can be in one with a cell.
+    """
     n, m, size = board.n, board.void, len(board.cells)
     layout = layout.copy()
     used = np.zeros(n, bool)
@@ -215,26 +220,30 @@ def _fill(
             stamp[cell] += 1
             heapq.heappush(heap, (-sure, cell, stamp[cell], candidate))
 
-    empty = layout[:-1] == m
+    empty = layout == m
+    empty[-1] = False
+    if reach is not None:
+        empty &= reach[np.flatnonzero(layout != m)].all(axis=0)
     near = (layout[board.around] != m).any(axis=1)
-    start = np.flatnonzero(empty & near) if near.any() else np.flatnonzero(empty)
+    start = np.flatnonzero(empty[:-1] & near) if near.any() else np.flatnonzero(empty)
     left = n - int(used.sum())
     if left and len(start):
         offer(start)
     while heap and left:
         _, cell, version, candidate = heapq.heappop(heap)
-        if version != stamp[cell] or layout[cell] != m:
+        if version != stamp[cell] or not empty[cell]:
             continue
         if used[candidate % n]:
             offer(np.array([cell]))
             continue
-        filled = _put(board, layout, used, parts, candidate, cell)
+        filled = _put(board, layout, empty, used, parts, candidate, cell)
+        if reach is not None:
+            empty &= reach[filled].all(axis=0)
         left -= len(filled)
         if left * board.turns < len(free) // 2:
             free = free[~used[free % n]]
         touched = board.around[filled].ravel()
-        touched = touched[layout[touched] == m]
-        touched = np.unique(touched[touched < size])
+        touched = np.unique(touched[empty[touched]])
         if len(touched) and left:
             offer(touched)
     return layout
@@ -314,6 +323,13 @@ def _sure(board: _Board, layout: Ints, rivals: Scores) -> dict[int, Scores]:
     }
 
 
+def _movable(board: _Board) -> Bools:
+    """Mark the cells whose piece is not given: (cells + 1,)."""
+    movable = np.ones(len(board.cells) + 1, bool)
+    movable[[*board.given.values(), len(board.cells)]] = False
+    return movable
+
+
 def _outwards(board: _Board, layout: Ints) -> Ints:
     """List the empty cells, those nearest to what is laid first."""
     row, column = np.divmod(np.arange(len(board.cells)), board.columns)
@@ -334,8 +350,7 @@ def _repair(
     afresh each time, so that a wrong but confident join is broken up sooner or later.
     """
     size = len(board.cells)
-    movable = np.ones(size + 1, bool)
-    movable[[*board.given.values(), size]] = False
+    movable = _movable(board)
     layout, value = _polish(board, layout, rivals, movable)
     row, column = np.divmod(np.arange(size + 1), board.columns)
     improved = 0
