@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from puzlm import Puzzle, Solver, calibration
 from puzlm.calibration import FITTED, calibrated, features, kind
 
+DOCS = Path(__file__).parents[1] / "docs"
 AUTO = "auto (seq2seq puzlm-3x3 + vision + edges + pixels)"
 ANSWERS = {
     "auto": (AUTO, (3, 3)), "auto sides": ("auto (edges + pixels)", (4, 4)),
@@ -114,3 +120,56 @@ def test_numbers_hold_only_known_features():
         assert set(numbers) <= set(known) and numbers["own"][0] > 0
         assert all(low <= high for _, low, high in numbers.values())
     assert calibration.VERSION >= 1
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("fit_calibration", DOCS / "fit_calibration.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fit_calibration"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_fitting_finds_out_how_far_a_solver_can_be_trusted(script):
+    """Answers that are right as often as half their log-odds say, and less often with holes."""
+    rng = np.random.default_rng(0)
+
+    def answers(count, n):
+        made = []
+        for _ in range(count):
+            raw = rng.uniform(0.03, 0.99, n)
+            odds = 0.5 * np.log(raw / (1 - raw)) - (0.7 if n < 9 else 0.0)
+            wrong = rng.uniform(size=n) > 1 / (1 + np.exp(-odds))
+            made.append({"confidences": raw, "positions": np.arange(n), "grid": [3, 3],
+                         "truth": np.where(wrong, -1, np.arange(n))})  # fmt: skip
+        return [script.pieces_of(record) for record in made]
+
+    numbers = script.fit_one({"whole": answers(400, 9), "holes": answers(400, 6)}, script.SMALL)
+    assert numbers["own"][0] == pytest.approx(0.5, abs=0.05)
+    assert numbers["missing"][0] * 3 / 9 == pytest.approx(-0.7, abs=0.15)
+    assert abs(numbers["others"][0]) < 0.1 and "given" not in numbers  # never varied
+    told, right, raw = (np.concatenate(x) if isinstance(x[0], np.ndarray) else x
+                        for x in zip(*answers(300, 6), strict=True))  # fmt: skip
+    sure = np.concatenate([calibration.judged(one, numbers) for one in told])
+    assert script.ece(sure, right) < 0.04 < 0.1 < script.ece(raw, right)
+
+
+def test_results_files_are_written_anew_once(script, tmp_path, capsys):
+    kept = json.loads((DOCS / "results" / "imagenet-lsej-10x10-5.classic.json").read_text())
+    old = {**kept, "commit": "unknown", "settings": {}}
+    for record in old["outcomes"]:
+        record["confidences"] = [0.25] * 100  # as if raw
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(old))
+    script.apply(str(path))
+    new = json.loads(path.read_text())
+    want = calibrated("classic", [0.25] * 100, range(100), (10, 10))[0]
+    assert {c for r in new["outcomes"] for c in r["confidences"]} == {round(float(want), 5)}
+    right = np.mean([np.equal(r["positions"], r["truth"]) for r in new["outcomes"]])
+    assert new["ece"] == pytest.approx(abs(right - want), abs=1e-4)
+    assert new["settings"] == {"calibration": calibration.VERSION}
+    assert all(new[key] == old[key] for key in ("absolute", "perfect", "puzzles"))
+    script.apply(str(path))
+    assert "left as it is" in capsys.readouterr().out
+    assert json.loads(path.read_text()) == new
