@@ -2,7 +2,7 @@
 
     python docs/fit_calibration.py gather DATA OUT.jsonl MINUTES [FIRST [NAME...]]
     python docs/fit_calibration.py fit docs/runs/calibration-val.json OUT.jsonl...
-    python docs/fit_calibration.py test docs/results docs/runs/calibration-test.json
+    python docs/fit_calibration.py test docs/results docs/runs/calibration-test.json [FRESH.json...]
     python docs/fit_calibration.py apply docs/results/*.json
     python docs/fit_calibration.py check DATA PUZZLES docs/results/*.json
 
@@ -308,8 +308,13 @@ def fit(out: str, *files: str) -> None:
             continue
         print(f'    "{kind}": {{')
         print("".join(f'        "{name}": {row},\n' for name, row in numbers.items()) + "    },")
-    text = re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda m: " ".join(m[0].split()),
-                  json.dumps(record, indent=1))  # a setting a line  # fmt: skip
+    write(out, record)
+
+
+def write(out: str, record: dict) -> None:
+    """Write a record as JSON, what is innermost on one line."""
+    text = json.dumps(record, indent=1)
+    text = re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda m: " ".join(m[0].split()), text)
     write_bytes(Path(out), (text + "\n").encode())
 
 
@@ -339,18 +344,22 @@ def is_raw(result: dict) -> bool:
     return not knew and "calibration" not in result["settings"]
 
 
-def test(folder: str, out: str) -> None:
-    """Write the ECE of all results files before and after, changing none of them."""
-    rows = []
+def test(folder: str, out: str, *fresh: str) -> None:
+    """Write the ECE of all results files before and after, changing none of them.
+
+    `fresh` are new files for those whose raw confidences are not today's.
+    """
+    rows, runs = [], {Path(file).name: json.loads(Path(file).read_text()) for file in fresh}
     for file in sorted(Path(folder).glob("*.json")):
         old = json.loads(file.read_text())
         if old["solver"] != "random" and is_raw(old):
-            new = anew(old)
+            new = runs.get(file.name) or anew(old)
             row = {"before": round(old["ece"], 4), "after": round(new["ece"], 4)}
-            rows.append({"file": file.name, "puzzles": old["puzzles"], **row})
+            row = {"file": file.name, "puzzles": old["puzzles"], **row}
+            rows.append({**row, "fresh": file.name in runs})
             print("{file:45} {puzzles:5} {before:.3f} {after:.3f}".format(**rows[-1]))
     record = {"version": calibration.VERSION, "files": rows}
-    write_bytes(Path(out), (json.dumps(record, indent=1) + "\n").encode())
+    write(out, record)
 
 
 def apply(*files: str) -> None:
