@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from puzlm import checkpoints
+from puzlm import calibration, checkpoints
 from puzlm.box import Box, Language, load_edges, load_reader, load_sides, load_vision
 from puzlm.decoding import METHODS, Reader, assigned, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
@@ -74,6 +75,7 @@ class Solver:
         if rotations and solver != "classic":
             raise SettingsError(f"rotations: only the classic solver turns pieces, not '{solver}'")
         self.solver, self.decoding, self.rotations = solver, decoding, rotations
+        self.raw = False  # True: confidences as the models state them, to fit calibration.py
 
     @classmethod
     def from_pretrained(
@@ -161,7 +163,8 @@ class Solver:
             given = [p.settings.get("given") or {} for p in puzzles]
         fixed = [check_given(g, p) for g, p in zip(given, puzzles, strict=True)]
         if self.solver in ("classic", "random"):
-            return [self._alone(p, g) for p, g in zip(puzzles, fixed, strict=True)]
+            alone = [self._alone(p, g) for p, g in zip(puzzles, fixed, strict=True)]
+            return [self._calibrated(*one) for one in zip(alone, fixed, strict=True)]
         if self.solver in ("seq2seq", "vision"):
             for puzzle in puzzles:
                 self._check_reads(puzzle)
@@ -171,7 +174,18 @@ class Solver:
                          self._read(some, [fixed[i] for i in k]), BATCH[self._method])  # fmt: skip
         if self.solver in ("auto", "vision"):
             self._gather(puzzles, gathered, "vision", self._sees, self._look, VIEWED)
-        return [self._answer(*one) for one in zip(puzzles, fixed, gathered, strict=True)]
+        found = [self._answer(*one) for one in zip(puzzles, fixed, gathered, strict=True)]
+        return [self._calibrated(*one) for one in zip(found, fixed, strict=True)]
+
+    def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:
+        """The same answer, its confidences such as were right so often; not of a foreign model."""
+        known = self.solver == "classic" or self.card.get("name") in checkpoints.names()
+        if self.raw or not known:
+            return found
+        sure = calibration.calibrated(
+            found.solver, found.confidences, found.positions, found.grid, given
+        )
+        return replace(found, confidences=sure)
 
     def _answer(self, puzzle: Puzzle, given: dict[int, int], evidence: Evidence) -> Solution:
         """Turn what was gathered of one puzzle into its solution."""
