@@ -5,8 +5,8 @@ Maximised is the sum of the pair scores of adjacent placed pieces plus the sum o
 of the placed pieces.
 
 - up to about 5x5: beam search over the cells, from several corners (`beam_search`);
-- up to about 10x10: the better of that and of a spanning tree, filled best first (`repair.py`);
-- larger: the spanning tree;
+- up to about 10x10: what such beams and a spanning tree agree on, joined (`consensus.py`);
+- larger: the spanning tree, filled best first (`repair.py`);
 - all: repaired, for a bounded number of rounds (`repair.py`).
 
 Pieces of unknown orientation (Type 2) are four candidates each; `board.py` says which.
@@ -122,7 +122,7 @@ def _search(board: _Board, seed: int, width: int, rounds: int) -> Ints:
             layouts.append(_reassign(board, empty, np.flatnonzero(empty[:-1] == board.void)))
         if board.small:
             layouts = [_join(board, layouts, rivals, np.random.default_rng(seed))]
-            rounds //= 3
+            rounds //= 3  # little is left to repair
     repaired = [
         _repair(board, layout, rivals, np.random.default_rng(seed), rounds) for layout in layouts
     ]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from puzlm.assembly import _beams, assemble, assemble_turned, beam_search, objective
 from puzlm.board import STEPS, _board, _rivals, beam, best_buddies
-from puzlm.repair import _rotate, _tree
+from puzlm.consensus import _agreed, _floor, _grow, _join
+from puzlm.repair import _regions, _rotate, _tree
 
 
 def random_scores(n, seed):
@@ -215,6 +216,61 @@ def test_a_given_piece_moves_the_whole_picture():
     truth = np.random.default_rng(8).permutation(30) + 6
     right, below = planted_scores(truth, (6, 6), seed=9)
     np.testing.assert_array_equal(assemble(right, below, (6, 6), given={4: truth[4]}), truth)
+
+
+def test_layouts_agree_on_pairs_wherever_they_lie():
+    # The second is the first, its last column moved to the front: only those pairs are lost.
+    board = _board(*random_scores(6, 0), (2, 3), None, None)
+    one, other = (np.append(p, board.void) for p in ([0, 1, 2, 3, 4, 5], [2, 0, 1, 5, 3, 4]))
+    agreed = _agreed(board, one, other)
+    assert (agreed[0] > 0).tolist() == [True, False, False] * 2
+    assert (agreed[3] > 0).tolist() == [True] * 3 + [False] * 3
+    other[other == 4] = board.void  # a hole agrees with nothing
+    assert (_agreed(board, one, other)[0] > 0).tolist() == [True, False, False] + [False] * 3
+
+
+@pytest.mark.parametrize("grid", [(6, 7), (4, 9)])
+def test_a_picture_grows_from_any_piece_and_finds_its_frame(grid):
+    n = grid[0] * grid[1]
+    truth = np.random.default_rng(20).permutation(n)
+    board = _board(*planted_scores(truth, grid, seed=21), grid, None, None)
+    picture = np.append(np.argsort(truth), board.void)
+    apart = _regions(board, picture, {}, 0.0, np.ones(n + 1, bool))
+    rng, floor = np.random.default_rng(22), _floor(board)
+    for group in list(apart.members)[::5]:
+        np.testing.assert_array_equal(_grow(board, floor, apart, group, rng), picture)
+    silent = _board(*random_scores(n, 23), grid, None, None)  # whatever grows stays in the frame
+    for group in list(apart.members)[::5]:
+        found = _grow(silent, _floor(silent), apart, group, rng)
+        assert sorted(found[:-1].tolist()) == list(range(n))
+
+
+def test_joined_halves_make_the_picture():
+    # Each layout knows one half of the picture, in the wrong place; the other half is scattered.
+    grid, n = (8, 8), 64
+    truth = np.random.default_rng(24).permutation(n)
+    board = _board(*planted_scores(truth, grid, seed=25, signal=2.5), grid, None, None)
+    picture = np.append(np.argsort(truth), board.void)
+    rng, cells = np.random.default_rng(26), np.arange(n)
+    layouts = []
+    for half in (cells < 32, cells >= 32, cells % 8 < 4, cells % 8 >= 4):
+        layout = picture.copy()
+        layout[:-1][~half] = rng.permutation(layout[:-1][~half])
+        layouts.append(np.append(np.roll(layout[:-1], 19), board.void))
+    best = max(board.value(layout) for layout in layouts)
+    joined = _join(board, layouts, _rivals(board), rng)
+    assert best < board.value(picture) <= board.value(joined) + 1e-3
+
+
+@pytest.mark.parametrize("n", [31, 36, 38])
+def test_small_boards_keep_what_is_given_and_every_piece_once(n):
+    rng = np.random.default_rng(n)
+    cells = rng.normal(size=(n, 36))
+    for hints, fixed in ((None, {}), (cells, {}), (None, {3: 7, 9: 20}), (cells, {3: 7, 9: 20})):
+        positions = assemble(*random_scores(n, n), (6, 6), hints, fixed)
+        placed = positions[positions >= 0]
+        assert len(placed) == len(set(placed.tolist())) == min(n, 36)
+        assert all(positions[piece] == cell for piece, cell in fixed.items())
 
 
 def test_turned_pieces_are_turned_back():
