@@ -27,6 +27,7 @@ WITH_VISION = {"vision": 1.0, "context": 1.0, "edges": 0.5, "pixels": 0.25, "seq
                "temperature": 10.0}  # fmt: skip
 # Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
 TOUCHING, SEAMS = 0.8, 4.0
+WORN = 0.5  # pixels beside learned sides in large worn puzzles: docs/runs/weights-10x10-val.txt
 AGREED = 64  # width of the beam that looks for such an answer; as good for this as a wide one
 # Compressed after shuffling, colours bleed over the cuts: that misleads whoever sees pixels, while
 # symbols hardly change. Chosen on the valid and train splits of kaggle-3x3.
@@ -83,17 +84,20 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
     return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
 
 
-def large_and_touching(puzzle: Puzzle, pairs: Pairs) -> bool:
-    """Whether the pixels of a large whole puzzle touch.
+def in_large(puzzle: Puzzle, pairs: Pairs) -> dict[str, float]:
+    """Weights that differ in a large puzzle, of which no model knows cells.
 
-    Told without an arrangement, which is the dear part here: by the share of best buddies.
+    Whether its borders touch is told without an arrangement, which is the dear part here: by the
+    share of best buddies.
     """
     from puzlm import assembly
     from puzlm.board import best_buddies
 
-    if "pixels" not in pairs or not len(puzzle.pieces) == puzzle.cells > assembly.SMALL_GRID:
-        return False
-    return best_buddies(*pairs["pixels"]) >= TOUCHING
+    if puzzle.cells <= assembly.SMALL_GRID or not {"pixels", "edges"} <= set(pairs):
+        return {}
+    whole = len(puzzle.pieces) == puzzle.cells
+    touch = whole and best_buddies(*pairs["pixels"]) >= TOUCHING
+    return {"pixels": SEAMS if touch else WORN}
 
 
 def where_borders_touch(

@@ -24,13 +24,12 @@ from puzlm.decoding import METHODS, Reader, assigned, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
 from puzlm.evidence import (
     FUSION,
-    SEAMS,
     WITH_VISION,
     Evidence,
     Read,
     by_piece,
     by_size,
-    large_and_touching,
+    in_large,
     pair_confidence,
     where_borders_touch,
 )
@@ -311,8 +310,8 @@ class Solver:
         if whole:
             read = evidence.seq2seq is not None
             w |= where_borders_touch(puzzle, pairs, self._symbolic_sides if read else None)
-        elif not cells and "edges" in pairs and large_and_touching(puzzle, pairs):
-            w["pixels"] = SEAMS
+        elif not cells:
+            w |= in_large(puzzle, pairs)
         right, below = np.zeros((n, n)), np.zeros((n, n))
         for name, (a, b) in pairs.items():
             if not w[name]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from puzlm import Puzzle, classic
-from puzlm.evidence import BLED, SEAMS, TOUCHING, agreement, by_agreement, large_and_touching
+from puzlm.evidence import BLED, SEAMS, TOUCHING, WORN, agreement, by_agreement, in_large
 
 
 def test_pixels_agree_with_themselves_where_borders_touch(photo):
@@ -20,11 +20,12 @@ def test_large_whole_puzzles_that_touch_are_known(photo):
     ):  # fmt: skip
         puzzle = Puzzle.from_image(photo, grid, gap=gap, missing=missing, seed=1)
         right, below = classic.evidence(puzzle.pieces)
-        assert large_and_touching(puzzle, {"pixels": (right, below)}) == want
+        pairs = {"pixels": (right, below), "edges": (right, below)}
+        assert in_large(puzzle, pairs) == {"pixels": want}
         # Which piece is called the first changes nothing.
         order = np.random.default_rng(0).permutation(len(right))
         again = (right[np.ix_(order, order)], below[np.ix_(order, order)])
-        assert large_and_touching(puzzle, {"pixels": again}) == want
+        assert in_large(puzzle, pairs | {"pixels": again}) == {"pixels": want}
 
 
 def test_weights_follow_what_agrees_with_itself():
