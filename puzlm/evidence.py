@@ -85,7 +85,7 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
 
 
 def in_large(puzzle: Puzzle, pairs: Pairs) -> dict[str, float]:
-    """Weights that differ in a large puzzle, of which no model knows cells.
+    """Weights that differ in a large whole puzzle, of which no model knows cells.
 
     Whether its borders touch is told without an arrangement, which is the dear part here: by the
     share of best buddies.
@@ -93,11 +93,10 @@ def in_large(puzzle: Puzzle, pairs: Pairs) -> dict[str, float]:
     from puzlm import assembly
     from puzlm.board import best_buddies
 
-    if puzzle.cells <= assembly.SMALL_GRID or not {"pixels", "edges"} <= set(pairs):
+    whole = len(puzzle.pieces) == puzzle.cells > assembly.SMALL_GRID
+    if not whole or not {"pixels", "edges"} <= set(pairs):
         return {}
-    whole = len(puzzle.pieces) == puzzle.cells
-    touch = whole and best_buddies(*pairs["pixels"]) >= TOUCHING
-    return {"pixels": SEAMS if touch else WORN}
+    return {"pixels": SEAMS if best_buddies(*pairs["pixels"]) >= TOUCHING else WORN}
 
 
 def where_borders_touch(
