@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Numbers = dict[str, tuple[float, float, float]]  # feature: weight, lowest, highest value
 
-VERSION = 1  # of the numbers in FITTED; goes to results files whose confidences are written anew
+VERSION = 1  # of the numbers in FITTED; stands in results files with such confidences
 PLACES = 5  # decimals of raw confidences, as in a results file: so both give the same numbers
 DOUBT = 0.005  # raw confidences are kept so far from 0 and 1: closer says no more (chosen of six)
-SMALL_GRID = 30  # cells; beyond, raw confidences are shares of sides that fit, see solver.py
 
 
 def calibrated(
@@ -62,6 +61,8 @@ def kind(solver: str, cells: int) -> str:
     >>> kind("auto (seq2seq puzlm-3x3 + vision + edges + pixels)", 9), kind("auto (edges)", 100)
     ('auto', 'pairs large')
     """
+    from puzlm.assembly import SMALL_GRID  # beyond, raw confidences are shares of sides that fit
+
     name, _, how = solver.partition(" (")
     if name == "seq2seq" and not how.startswith(("valid", "greedy")):
         name += " beam"

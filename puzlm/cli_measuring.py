@@ -52,6 +52,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a solver: absolute, perfect and neighbour accuracy with 95 % intervals."""
+    from puzlm.calibration import VERSION
     from puzlm.evaluate import evaluate as run
     from puzlm.protocols import from_images, get_protocol
     from puzlm.solver import load_solver
@@ -70,9 +71,10 @@ def evaluate(
     load = partial(load_solver, chosen, model, decode or "valid")
     with Progress("solving", limit, quiet=as_json) as tick, chosen_engine(engine, address) as ray:
         asked = load() if ray is None else ray.solving(load, address)
+        settings: dict[str, Any] = {"model": model, "decode": decode}
+        settings["calibration"] = None if ":" in chosen else VERSION  # others say what they like
         found = run(asked, rules, source, limit=limit, output=output, solver_name=chosen,
-                    settings={"model": model, "decode": decode}, progress=tick,
-                    spread=ray is not None)  # fmt: skip
+                    settings=settings, progress=tick, spread=ray is not None)  # fmt: skip
     lines = [f"{name:10s} {found[name]['value']:.1f} % "
              f"[{found[name]['low']:.1f}, {found[name]['high']:.1f}]"
              for name in ("absolute", "perfect", "neighbour")]  # fmt: skip
