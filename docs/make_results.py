@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from puzlm.ablate import read_rows  # noqa: E402
-from puzlm.ablation_plots import gain  # noqa: E402
+from puzlm.ablation_plots import deviation, gain, scores  # noqa: E402
 from puzlm.compare import pair  # noqa: E402
 from puzlm.protocols import PROTOCOLS  # noqa: E402
 
@@ -228,21 +228,22 @@ def levers_table(path: Path = ROOT / "docs" / "study" / "rows.jsonl") -> str:
     if not base:
         return "No levers were measured yet."
     kinds = list(base[0]["results"])
+    found = {name: [x for x in lines if x["name"] == name] for name in (x["name"] for x in lines)}
+    between = " and ".join(f"{deviation(found.values(), kind):.1f}" for kind in kinds)
 
     def row(name: str, mine: list, cost: str, way: str = "valid", other: list = base) -> list[str]:
-        scores = [interval(mine[0]["results"][k][way]["absolute"]) for k in kinds]
+        own = [interval(scores(mine, k, way, "absolute")) for k in kinds]
         gains = [gain(mine, other, k, way, "valid") if mine is not base else None for k in kinds]
-        more = [interval(g.as_dict(), "+") if g else "" for g in gains]
-        return [name, *scores, *more, str(len(mine)), cost]
+        more = [interval(vars(g), "+") if g else "" for g in gains]
+        return [name, *own, *more, str(len(mine)), cost]
 
     def rate(line: dict) -> str:
         more = f" + {line['side_seconds']:.0f} s before" if "side_seconds" in line else ""
         return f"{line['puzzles_seen'] / line['seconds'] / 1e3:.1f}{more}"
 
     rows = [row("base", base, rate(base[0]))]
-    for name in dict.fromkeys(x["name"] for x in lines if x["group"] == "levers"):
-        mine = [line for line in lines if line["name"] == name]
-        rows.append(row(str(mine[0]["x"]), mine, rate(mine[0])))
+    rows += [row(str(mine[0]["x"]), mine, rate(mine[0]))
+             for mine in found.values() if mine[0]["group"] == "levers"]  # fmt: skip
     for way, text in WAYS.items() if again else ():
         cost = f"{again[0]['results'][kinds[-1]][way]['ms']:.1f} ms a puzzle"
         rows.append(row(text, again, cost, way, again))
@@ -251,8 +252,10 @@ def levers_table(path: Path = ROOT / "docs" / "study" / "rows.jsonl") -> str:
     about = (
         f"Small models, {base[0]['settings']['seconds']:g} s on one {base[0]['device']} each, "
         "validation puzzles; the base is the paper's tokenizer with heads and centroid start. "
-        "Gains are paired, puzzle by puzzle; those of the decodings are against one pass of the "
-        "same model. [The study](study.md) has all rows."
+        "Accuracies and gains are those of the mean over the seeds, gains puzzle by puzzle; those "
+        "of the decodings are against one pass of the same model. Seeds of one row differ as well "
+        f"(standard deviation {between} points): gains below twice that say nothing. "
+        "[The study](study.md) has all rows and the verdicts."
     )
     return f"{about}\n\n{table(head, rows)}"
 

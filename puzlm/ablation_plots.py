@@ -1,13 +1,14 @@
 """Figures of ablations from the lines of rows.jsonl. Draws; the numbers come from `ablate.py`.
 
 Colours and marks are those of plots.py. In curves filled marks are absolute accuracy and hollow
-ones perfect accuracy; in bars the full inner bar is perfect accuracy.
+ones perfect accuracy; in bars the full inner bar is perfect accuracy. Where a row has several seeds
+the mean is drawn with its interval over puzzles, and a small dot for every seed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +22,71 @@ Line = dict[str, Any]
 Score = dict[str, float]  # value, low, high in percent
 
 
+LEARNED = 15.0  # points of absolute accuracy on 3x3 that no run at chance (11.1) reaches
+DOT = {"marker": "o", "ms": 3.5, "mec": "black", "mfc": "white", "lw": 0, "zorder": 5}
+
+
+# ---- numbers --------------------------------------------------------------------------------
+
+
 def scores(lines: Sequence[Line], kind: str, way: str, measure: str) -> Score | None:
-    """Mean over the seeds of one row, and the span of all their 95 % intervals."""
-    found = [x["results"][kind][way][measure] for x in lines
-             if x["status"] == "done" and way in x["results"].get(kind, {})]  # fmt: skip
-    if not found:
-        return None
-    return {"value": sum(f["value"] for f in found) / len(found),
-            "low": min(f["low"] for f in found), "high": max(f["high"] for f in found)}  # fmt: skip
+    """Mean over the seeds of one row, and its 95 % interval over puzzles."""
+    found = _results(lines, kind, way)
+    if len(found) < 2:
+        return found[0][measure] if found else None
+    right = _shares(lines, kind, way)
+    return dict(vars(bootstrap(np.mean(right if measure == "absolute" else right == 1, 0))))
+
+
+def each(lines: Sequence[Line], kind: str, way: str = "valid") -> list[float]:
+    """Absolute accuracy of every seed of one row."""
+    return [found["absolute"]["value"] for found in _results(lines, kind, way)]
 
 
 def gain(
     lines: Sequence[Line], base: Sequence[Line], kind: str, way: str = "valid", base_way: str = ""
 ) -> Interval | None:
     """Points of absolute accuracy above the base: on the same puzzles, means over the seeds."""
-
-    def share(rows: Sequence[Line], way: str) -> Any:
-        found = [x for x in rows if x["status"] == "done" and way in x["results"].get(kind, {})]
-        if not found:
-            return None
-        cells = math.prod(parse_grid(found[0]["settings"]["recipe"]["cut"]["grid"]))
-        return np.mean([x["results"][kind][way]["right"] for x in found], 0) / cells
-
-    one, other = share(lines, way), share(base, base_way or way)
-    if one is None or other is None:
+    if not _results(lines, kind, way) or not _results(base, kind, base_way or way):
         return None
+    one, other = (np.mean(_shares(rows, kind, asked), 0)
+                  for rows, asked in ((lines, way), (base, base_way or way)))  # fmt: skip
     return bootstrap(one - other[: len(one)])  # slow ways see the first puzzles only
+
+
+def steady(lines: Sequence[Line], kind: str) -> bool:
+    """Whether all seeds of a row left chance level, or none did."""
+    return len({value > LEARNED for value in each(lines, kind)}) < 2
+
+
+def deviation(rows: Iterable[Sequence[Line]], kind: str) -> float:
+    """Standard deviation between seeds, pooled over the rows whose seeds all left chance level.
+
+    Rows at chance would make it too small: they all guess.
+    """
+    groups = [values for lines in rows
+              if len(values := each(lines, kind)) > 1 and min(values) > LEARNED]  # fmt: skip
+    freedom = sum(len(values) - 1 for values in groups)
+    return math.sqrt(sum(float(np.var(v)) * len(v) for v in groups) / freedom) if freedom else 0.0
+
+
+def seed_noise(lines: Sequence[Line], base: Sequence[Line], between: float) -> float:
+    """Points of gain that seeds alone explain: two standard errors of a difference of means."""
+    return 2 * between * math.sqrt(1 / len(lines) + 1 / len(base))
+
+
+def _results(lines: Sequence[Line], kind: str, way: str) -> list[Line]:
+    return [x["results"][kind][way] for x in lines
+            if x["status"] == "done" and way in x["results"].get(kind, {})]  # fmt: skip
+
+
+def _shares(lines: Sequence[Line], kind: str, way: str) -> Any:
+    """Share of the pieces that are right, (seeds, puzzles)."""
+    cells = math.prod(parse_grid(lines[0]["settings"]["recipe"]["cut"]["grid"]))
+    return np.array([found["right"] for found in _results(lines, kind, way)]) / cells
+
+
+# ---- figures --------------------------------------------------------------------------------
 
 
 def sweeps(
@@ -68,18 +108,20 @@ def sweeps(
                 shown = {x: s for x, s in points.items() if s is not None}
                 _errors(panel, [places[x] for x in shown], list(shown.values()), kind,
                         f"{kind}, {measure}", fill)  # fmt: skip
+            for x, place in places.items():
+                several = each(rows[x], kind, way) if len(rows[x]) > 1 else []
+                panel.plot([place + 0.13] * len(several), several, **DOT)
         panel.axhline(100 / 9, color=GREY, lw=0.8, linestyle=":", label="chance, absolute")
         if base.get(group) in places:
             panel.axvline(places[base[group]], color=GREY, lw=6, alpha=0.18, zorder=0, label="base")
-        for x in (x for x in places if any("disturbed" in line for line in rows[x])):
-            panel.annotate("†", (places[x], 3), ha="center", color=GREY)
         panel.set_xticks(list(places.values()), [_text(x) for x in places])
         panel.set(xlabel=titles[group], xlim=(-0.4, len(places) - 0.6))
         if not any(rows.values()):
             panel.text(0.5, 0.5, "not run", ha="center", transform=panel.transAxes, color=GREY)
     axes[0][0].set(ylabel="accuracy on validation puzzles (%)")
-    axes[0][0].set_ylim(0, 100)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    axes[0][0].set_ylim(0, None)
+    axes[0][0].plot([], [], **DOT, label="a seed, absolute")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=7)
     save_figure(figure, path)
 
 
@@ -118,68 +160,115 @@ def bars(
                     low, high = score["value"] - score["low"], score["high"] - score["value"]
                     axes.errorbar(score["value"], y, xerr=[[max(0, low)], [max(0, high)]],
                                   color="black", lw=1)  # fmt: skip
+                    several = each(lines, kind, asked) if len(lines) > 1 else []
+                    axes.plot(several, [y] * len(several), **DOT)
                     if place == 0:
                         axes.axvline(score["value"], color=look["color"], lw=0.9,
                                      linestyle=look["linestyle"])  # fmt: skip
     axes.axvline(100 / 9, color=GREY, lw=0.8, linestyle=":")
     axes.set_yticks(range(len(shown)), list(shown))
-    axes.invert_yaxis()
-    axes.set(
-        xlabel="accuracy on validation puzzles (%); dotted: chance", title=title, xlim=(0, 100)
-    )
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set(xlabel="accuracy on validation puzzles (%); dotted: chance", title=title)
+    axes.set_xlim(0, min(100.5, axes.get_xlim()[1]))  # the whole edge of a bar that ends at 100
+    if any(len(lines) > 1 for lines in shown.values()):
+        axes.plot([], [], **DOT, label="a seed, absolute")
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+        figure.legend(handles, labels, loc="outside lower center", ncols=5)
     save_figure(figure, path)
 
 
 def sizes(
     families: Mapping[str, Sequence[Sequence[Line]]], kinds: Sequence[str], path: str | Path,
-    way: str = "valid",
 ) -> None:  # fmt: skip
-    """Draw accuracy against parameters, a line for each backbone over its sizes, a panel a kind."""
+    """Draw every run of every backbone, a panel a kind, the sizes of one backbone side by side.
+
+    Filled marks are read from the decoder, hollow ones from the head on the encoder; lines join
+    the means. Runs are shown one by one, because the mean of one that learned and one that did not
+    is the accuracy of neither.
+    """
     plt = pyplot()
-    figure, panels = plt.subplots(1, len(kinds), figsize=(5.2 * len(kinds), 4.2), sharey=True,
+    figure, panels = plt.subplots(1, len(kinds), figsize=(5.6 * len(kinds), 4.2), sharey=True,
                                   layout="constrained", squeeze=False)  # fmt: skip
+    texts = {name: "\n".join([name, *(f"{m[0]['parameters'] / 1e6:.1f}" for m in members if m)])
+             for name, members in families.items()}  # fmt: skip
     for axes, kind in zip(panels[0], kinds, strict=True):
-        for name, members in families.items():
-            points = [(lines[0]["parameters"] / 1e6, scores(lines, kind, way, "absolute"))
-                      for lines in members if lines]  # fmt: skip
-            known = sorted(((x, s) for x, s in points if s is not None), key=lambda p: p[0])
-            _errors(axes, [x for x, _ in known], [s for _, s in known], name, name, None)
-        axes.axhline(100 / 9, color=GREY, lw=0.8, linestyle=":", label="chance")
-        axes.set(xlabel="parameters (millions)", ylim=(0, 100), title=kind)
+        look = style(kind)
+        for way, fill, shift in (("valid", look["color"], -0.04), ("head", "white", 0.04)):
+            for place, members in enumerate(families.values()):
+                many = [m for m in members if m]
+                spots = [place + shift + 0.3 * (i - (len(many) - 1) / 2) for i in range(len(many))]
+                found = [each(lines, kind, way) for lines in many]
+                axes.plot(spots, [np.mean(values or np.nan) for values in found],
+                          "-" if way == "valid" else ":", lw=1, color=look["color"])  # fmt: skip
+                for spot, lines in zip(spots, many, strict=True):
+                    low_high = [s["absolute"] for s in _results(lines, kind, way)]
+                    _errors(axes, [spot] * len(low_high), low_high, kind, "", fill, line="")
+        axes.axhline(100 / 9, color=GREY, lw=0.8, linestyle=":")
+        axes.set_xticks(range(len(texts)), list(texts.values()))
+        axes.set(title=kind, xlim=(-0.5, len(texts) - 0.5))
+        axes.set_xlabel("backbone and its parameters (millions), smaller size on the left")
         if not any(lines for members in families.values() for lines in members):
             axes.text(0.5, 0.5, "not run", ha="center", transform=axes.transAxes, color=GREY)
-    panels[0][0].set(ylabel="absolute accuracy on validation puzzles (%)")
-    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=8)
+    panels[0][0].set(ylabel="absolute accuracy on validation puzzles (%)", ylim=(0, None))
+    mark = {"color": "black", "marker": "o", "ms": 5, "lw": 1}
+    handles = [plt.Line2D([], [], label="a run, its decoder (line: mean)", **mark),
+               plt.Line2D([], [], label="the same run, the head on its encoder", linestyle=":",
+                          markerfacecolor="white", **mark),
+               plt.Line2D([], [], color=GREY, linestyle=":", lw=0.8, label="chance")]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
     save_figure(figure, path)
 
 
 def curves(rows: Mapping[str, Line], path: str | Path) -> None:
-    """Draw how the decoder and the heads learn, one line a row, over the puzzles seen."""
+    """Draw how the decoder and the heads learn, one line a row, over the puzzles seen.
+
+    Rows may be named "thing, seed 1": seeds of one thing share its colour, later ones are hollow.
+    """
     plt = pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.2), layout="constrained")
     for name, line in rows.items():
-        look = style(name, list(rows)[1:]) | {"ms": 4}
-        if name == next(iter(rows)):
+        look = style(name.split(", seed")[0], list(rows)[1:]) | {"ms": 5 if line["seed"] else 4}
+        if name == "base":
             look |= {"color": "black", "linestyle": "-", "marker": "o"}
+        if line["seed"]:
+            look |= {"markerfacecolor": "white"}
         batch = line["puzzles_seen"] / line["steps"] / 1e3
         seen = [batch * point[0] for point in line["curve"]]
         left.plot(seen, [100 * point[2] for point in line["curve"]], label=name, **look)
         if any(point[3] for point in line["curve"]):
             right.plot(seen, [point[3] for point in line["curve"]], **look)
+    grid = parse_grid(next(iter(rows.values()))["settings"]["recipe"]["cut"]["grid"])
+    left.axhline(100 / math.prod(grid), color=GREY, lw=0.8, linestyle=":", label="guessing")
+    right.axhline(guessing(*grid), color=GREY, lw=0.8, linestyle=":")
     left.set(ylabel="next cell right, earlier ones given (%)", ylim=(0, 100))
     right.set(ylabel="loss of the training-only heads (nats)", ylim=(0, None))
     for axes in (left, right):
-        axes.set(xlabel="training puzzles seen (thousands)")
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=5)
+        axes.set(xlabel="training puzzles seen (thousands)", xlim=(0, None))
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center",
+                  ncols=len(rows) + 1 if len(rows) < 6 else 4)  # fmt: skip
     save_figure(figure, path)
 
 
+def guessing(rows: int, columns: int) -> float:
+    """Loss of the heads when their answer is the same for every piece of every puzzle.
+
+    The cell costs log(cells). A neighbour is none at one edge, else any of the pieces.
+
+    >>> round(guessing(3, 3), 3)
+    4.299
+    """
+    cells = rows * columns
+    sides = 0.0
+    for none in (1 / columns, 1 / rows):  # right of the last column, below the last row
+        shares = [(none, none), (1 - none, (1 - none) / cells)]  # how often, with which odds
+        sides -= sum(often * math.log(odds) for often, odds in shares if often)
+    return math.log(cells) + sides / 2
+
+
 def _errors(axes: Any, x: Sequence[float], found: Sequence[Score], name: str, label: str,
-            fill: str | None) -> None:  # fmt: skip
-    look = style(name)
+            fill: str | None, line: str | None = None) -> None:  # fmt: skip
+    look = style(name) | ({} if line is None else {"linestyle": line})
     if fill is not None:
         look |= {"markerfacecolor": fill, "lw": 1, "alpha": 0.8}
     low = [max(0.0, s["value"] - s["low"]) for s in found]

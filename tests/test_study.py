@@ -61,29 +61,74 @@ def test_rows_missing_failed_and_done_are_told_apart(study):
     assert "vqvae-64" in made["state"].split("Missing:")[1]
     assert "photos-3x3 is best at B = 3 (80.0 absolute)" in made["best granularity"]
     assert made["best vocabulary"] == "k: not run yet."
-    assert made["switch verdict"] == (
-        "Against the base's 52.0 absolute on art-3x3: worse: without lexicographic order "
-        "(-32.0); not told apart: raster instead of clockwise (-1.0)."
+    # Two seeds 4 apart deviate by 2.83; one run against two: 2 x 2.83 x sqrt(1 + 1/2) = 6.9.
+    assert made["switch verdict"].split("\n\n")[1] == (
+        "**art-3x3** (base 52.0): worse: without lexicographic order (-32.0 ± 6.9); "
+        "no clear effect: raster instead of clockwise (-1.0 ± 6.9)."
     )
-    assert "| base (CPU) | 2 | 52.0 [48.0, 56.0] |" in made["switch table"]
-    assert "| 20.0 [18.0, 22.0] | -32.0 [" in made["switch table"]
+    assert "| base (CPU) | 52.0 [" in made["switch table"]
+    assert "| 50.0 / 54.0 |" in made["switch table"]
+    assert "| 20.0 [18.0, 22.0] |  | 20.0 [18.0, 22.0] | -32.0 [" in made["switch table"]
     assert "| without border selection | not run |" in made["switch table"]
     assert made["lever verdict"].startswith("No row of this group")
     assert [x for x, rows in figures["panels"]["granularity"].items() if rows] == [4, 3, 6]
+
+
+def test_a_gain_inside_the_spread_of_seeds_is_no_effect(study):
+    """A clear interval over puzzles is not enough; runs that did not learn are not averaged."""
+    plan = study.load()[2]
+    base = [line("base", seed, value) for seed, value in enumerate((50, 54, 52))]
+    near = [line("raster", 0, 55), line("raster", 1, 53)]
+    far = [line("no-order", 0, 60), line("no-order", 1, 61)]
+    split = [line("no-separator", 0, 52), line("no-separator", 1, 11)]
+    made, figures = study.ablation_numbers(plan, base + near + far + split)
+    assert study.gain(near, base, "art-3x3").low > 0
+    said = made["switch verdict"]
+    assert "better: without lexicographic order (+8.5" in said
+    assert "no clear effect: raster instead of clockwise (+2.0" in said
+    assert "depends on the seed: without separator (52.0 and 11.0)" in said
+    # Squares about the means, 8 + 2 + 0.5 over 4 degrees of freedom: the split row is left out.
+    assert made["between art-3x3"] == f"{(10.5 / 4) ** 0.5:.1f}"
+    assert made["decoder raster"] == "55.0" and made["decoder raster 1"] == "53.0"
+    assert made["mean decoder raster"] == "54.0"
+    with_bart = [line("backbones-256-bart", 0, 50), line("backbones-256-encoder", 0, 40),
+                 line("backbones-256-encoder", 1, 11)]  # fmt: skip
+    figures = study.ablation_numbers(plan, base + with_bart)[1]
+    assert list(figures["learning"]) == ["bart", "encoder, seed 0", "encoder, seed 1"]
+
+
+def test_scores_are_of_the_mean_over_seeds(study):
+    lines = [line("base", 0, 40), line("base", 1, 60)]
+    score = study.scores(lines, "art-3x3", "valid", "absolute")
+    assert score["value"] == 50 and 40 < score["low"] < 50 < score["high"] < 60
+    assert study.scores(lines[:1], "art-3x3", "valid", "absolute")["low"] == 38  # as in the file
+    assert study.scores(lines, "art-3x3", "views-8", "absolute") is None
+
+
+def test_heads_that_guess_lose_what_runs_that_never_began_lose(study):
+    found = {x["seed"]: x for x in study.load()[3] if x["name"] == "backbones-256-encoder"}
+    guess = study.drawn.guessing(3, 3)
+    assert found[1]["curve"][-1][3] == pytest.approx(guess, abs=1e-3)
+    assert found[0]["curve"][-1][3] < guess - 1
+    # One row of three: right is as on 3x3, below is always nobody and costs nothing.
+    assert study.drawn.guessing(1, 3) == pytest.approx(1.0986 + (0.6365 + 0.7324) / 2, abs=1e-3)
 
 
 def test_figures_are_drawn_from_few_rows(study, tmp_path):
     from puzlm.ablation_plots import bars, curves, sizes, sweeps
 
     plan = study.load()[2]
-    lines = [line("base", 0, 50), line("granularity-3", 0, 80), line("backbones-256-t5", 0, 30)]
+    lines = [line("base", 0, 50), line("base", 1, 52), line("granularity-3", 0, 80),
+             line("backbones-256-t5", 0, 30), line("backbones-256-encoder", 0, 30),
+             line("backbones-256-encoder", 1, 11)]  # fmt: skip
     figures = study.ablation_numbers(plan, lines)[1]
     sweeps(figures["panels"], study.SWEEPS, study.KINDS, study.BASE_AT, tmp_path / "a.png")
     bars(dict(figures["first"] + figures["levers"]), study.KINDS, tmp_path / "b.png", "levers")
     bars({"base": lines[:1]}, study.KINDS, tmp_path / "c.png", "ways", ways=study.WAYS)
     sizes(figures["backbones"], study.KINDS, tmp_path / "d.png")
     curves(figures["curves"], tmp_path / "e.png")
-    assert all((tmp_path / f"{n}.png").stat().st_size > 5000 for n in "abcde")
+    curves(figures["learning"], tmp_path / "f.png")
+    assert all((tmp_path / f"{n}.png").stat().st_size > 5000 for n in "abcdef")
 
 
 def test_committed_rows_are_whole():
