@@ -28,6 +28,7 @@ from puzlm.settings import Recipe
 
 TARGET = ["tokenizer.max_cells=9", "tokenizer.pca_dim=64"]  # 3x3, B = 4, BART 6+6, d_model 512
 SMALL = ["model.size=tiny", "train.batch=16", "tokenizer.vocab_size=256", "tokenizer.piece_size=48"]
+TOGETHER = 6  # processes that compile at once: each takes its memory of the device
 AHEAD = 1  # measuring processes that get ready while one measures
 
 
@@ -254,8 +255,12 @@ def run(
     with tempfile.TemporaryDirectory() as place_of_work:
         folder = Path(place_of_work)
         jobs = Jobs(folder, changes, max(1, min(4, (os.cpu_count() or 2) // max(1, len(names)))))
-        warm = {name: jobs.start("--warm", name) for name in names}
-        for process in warm.values():
+        warm: list[subprocess.Popen[bytes]] = []
+        for name in names:
+            while len([w for w in warm if w.poll() is None]) >= TOGETHER:
+                time.sleep(0.2)
+            warm.append(jobs.start("--warm", name))
+        for process in warm:
             jobs.wait(process, began + 0.55 * budget)
         record["seconds_compiling"] = round(time.monotonic() - began, 1)
         # Kernels were tuned while the device was shared: what was found then is worth nothing.
@@ -329,6 +334,7 @@ def main(words: list[str] | None = None) -> None:
     for name in ("--warm", "--measure", "--turn", "--line"):
         parser.add_argument(name, default="", help=argparse.SUPPRESS)
     parser.add_argument("--parts", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--no-parts", action="store_true", help="measure whole steps only")
     a = parser.parse_args(words)
     try:
         _do(a)
@@ -358,7 +364,7 @@ def _do(a: Any) -> None:
         bench_curve.run(a)
     elif a.variants:
         run(chosen(a.variants), a.output, budget=a.budget, changes=a.changes, repeats=a.repeats,
-            data=a.data)  # fmt: skip
+            parts=not a.no_parts, data=a.data)  # fmt: skip
         print(f"written to {a.output}")
     else:
         raise SettingsError("give --variants all, or --curve STEPS with --data")
