@@ -20,7 +20,7 @@ from puzlm.corpus import Album
 from puzlm.errors import SettingsError
 from puzlm.fast import PLAIN, Tricks
 from puzlm.images import write_bytes
-from puzlm.loop import learning_rate
+from puzlm.loop import learning_rate, set_rate
 from puzlm.settings import Recipe
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.train import fit_tokenizer
@@ -86,7 +86,7 @@ def line(a: Any) -> None:
     rig = Rig(recipe, device, fast, tricks, album=_album(a, device), tokenizer=tokenizer)
     t, facts = recipe.train, []
     for step in range(a.curve):
-        rig.set_rate(learning_rate(step, t.lr, t.warmup, t.steps))
+        set_rate(rig.optimiser, learning_rate(step, t.lr, t.warmup, t.steps))
         facts.append(rig.step(step))
     loss, cross, right, heads = torch.stack(facts).t().tolist()
     found = {"tricks": vars(tricks), "dropped": dropped, "fast": fast, "loss": loss,

@@ -31,6 +31,7 @@ def parts(recipe: Recipe, turn: Path, data: Sequence[str] = ()) -> dict[str, Any
         rate = matrix_rate(device, 8192 if device == "cuda" else 256)
         works: dict[str, Callable[[], Any]] = {
             "attention_milliseconds": lambda: attention(device),
+            "attention_ways": lambda: attention_ways(device),
             "product_milliseconds": lambda: products(device),
             "same_symbols": lambda: agreement(recipe, device, data),
         }
@@ -69,6 +70,33 @@ def attention(device: str) -> dict[str, Any]:
     found["kernel"] = _guarded(partial(timed, "kernel", list(backends.values())))
     found["kernel_difference"] = _guarded(difference)
     return found
+
+
+def attention_ways(device: str) -> dict[str, dict[str, float]]:
+    """Milliseconds of the attention kernels by (rows of queries a pass, warps, registers)."""
+    if device != "cuda":
+        return {}
+    qkv = torch.randn(1024, 116, 3 * 512, device=device, dtype=torch.bfloat16)
+    grad = torch.randn(1024, 116, 512, device=device, dtype=torch.bfloat16)
+    works = {"attend": lambda: kernels.attend(qkv, 8, False),
+             "attend_backward": lambda: kernels.attend_backward(qkv, grad, 8, False)}  # fmt: skip
+    found: dict[str, dict[str, float]] = {}
+    for name, work in works.items():
+        chosen = kernels.WAYS[name]
+        try:
+            for way in WAYS[name]:
+                kernels.WAYS[name] = way
+                found.setdefault(name, {})[str(way)] = round(1e3 * median(work, device, 10), 3)
+        finally:
+            kernels.WAYS[name] = chosen
+    return found
+
+
+WAYS = {
+    "attend": ((64, 4, 0), (64, 8, 0), (128, 8, 0), (128, 4, 0), (32, 4, 0)),
+    "attend_backward": ((32, 8, 0), (32, 8, 128), (64, 8, 0), (64, 8, 128), (16, 8, 0),
+                        (128, 8, 0)),
+}  # fmt: skip
 
 
 def products(device: str) -> dict[str, Any]:

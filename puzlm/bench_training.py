@@ -20,12 +20,10 @@ from torch import Tensor
 
 from puzlm.corpus import Album
 from puzlm.fast import PLAIN, Tricks
-from puzlm.loop import Batch
+from puzlm.loop import Batch, recorded
 from puzlm.settings import Recipe
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.train import Objective, Pages, build_model
-
-Compile = Callable[..., Any]
 
 
 def matrix_rate(device: str, size: int = 8192) -> float:
@@ -82,7 +80,7 @@ class Rig:
 
     def __init__(
         self, recipe: Recipe, device: str, fast: bool, tricks: Tricks = PLAIN, *,
-        album: Album, tokenizer: PieceTokenizer, compile: Compile | None = None,
+        album: Album, tokenizer: PieceTokenizer,
     ) -> None:  # fmt: skip
         self.recipe, self.device, self.fast, self.tricks = recipe, device, fast, tricks
         t, cuda = recipe.train, "cuda" in device
@@ -99,8 +97,8 @@ class Rig:
             self.weights, lr=rate, betas=(0.9, 0.98), weight_decay=t.weight_decay, fused=cuda,
             capturable=cuda and tricks.graph,
         )  # fmt: skip
-        compile = compile or (lambda work: torch.compile(work, dynamic=False))
-        self.run: Any = compile(self.objective) if fast else self.objective
+        whole = fast and not tricks.blocks
+        self.run: Any = torch.compile(self.objective, dynamic=False) if whole else self.objective
         self.autocast = torch.autocast("cuda", torch.bfloat16, enabled=cuda and not fast)
         self._replay: Callable[[Batch], Tensor] | None = None
 
@@ -112,10 +110,10 @@ class Rig:
 
     def learn(self, batch: Batch) -> Tensor:
         """Forward, backward, optimiser; the loss and its facts (4,)."""
-        self.optimiser.zero_grad()
         loss, facts = self.forward(batch)
         torch.autograd.backward(loss)
         self.update()
+        self.optimiser.zero_grad()
         return torch.cat([loss.detach()[None], facts])
 
     def update(self) -> None:
@@ -129,42 +127,8 @@ class Rig:
         if not (self.tricks.graph and "cuda" in self.device):
             return self.learn(batch)
         if self._replay is None:
-            self._replay = captured(self.learn, {k: v.clone() for k, v in batch.items()})
+            self._replay = recorded(self.learn, batch, self.weights, self.optimiser)
         return self._replay(batch)
-
-    def set_rate(self, rate: float) -> None:
-        for group in self.optimiser.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
-
-
-def captured(
-    work: Callable[[Batch], Tensor], fixed: Batch, rounds: int = 3
-) -> Callable[[Batch], Tensor]:
-    """Record `work` as a CUDA graph; the result copies its inputs in and replays it.
-
-    Recording runs it a few times for real (the library asks for a warm-up on a side stream).
-    """
-    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(rounds):
-            work(fixed)
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = work(fixed)
-
-    def replay(batch: Batch) -> Tensor:
-        for name, place in fixed.items():
-            place.copy_(batch[name], non_blocking=True)
-        graph.replay()
-        return out.clone()
-
-    return replay
 
 
 @dataclass(frozen=True)
@@ -204,17 +168,21 @@ def check(rig: Rig, batch: Batch) -> Check:
 
 def stages(
     recipe: Recipe, device: str, fast: bool, repeats: int = 20, tricks: Tricks = PLAIN,
-    compile: Compile | None = None,
+    ready: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Milliseconds of cut, tokenise, sort, forward, backward, optimiser, and of whole steps."""
+    """Milliseconds of cut, tokenise, sort, forward, backward, optimiser, and of whole steps.
+
+    `ready` is called when everything is compiled, before anything is timed.
+    """
     tokenizer = noise_tokenizer(recipe, device)
     album = Album.of(noise(), device)
-    rig = Rig(recipe, device, fast, tricks, album=album, tokenizer=tokenizer, compile=compile)
+    rig = Rig(recipe, device, fast, tricks, album=album, tokenizer=tokenizer)
     pages, t = rig.pages, recipe.train
     parts = [part.to(device) for part in pages.draw(0)]
     with torch.no_grad():
         batch = pages.read(parts)
     checked = check(rig, batch)
+    ready()
     if "cuda" in device:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

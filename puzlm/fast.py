@@ -12,6 +12,8 @@ and drops out of the softmax.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,7 @@ from puzlm.errors import SettingsError
 from puzlm.kmeans import Codebook
 from puzlm.tokenizer import PAD
 
+BACKEND = "inductor"  # the compiler's; 'aot_eager' needs no C++ compiler
 POSITION_OFFSET = 2  # BART's position table has two unused rows in front
 
 
@@ -48,6 +51,9 @@ class Tricks:
     fp8: str = ""
     """Encoder products in 8 bits, scaled row by row: '', 'fc' (feed-forward both ways and the
     forward pass of qkv: where the rounding costs no extra pass), or 'all'."""
+    blocks: bool = False
+    """Layers compiled one by one: all layers of a stack share their code, so the compiler works a
+    tenth as long; the launches this costs are free in a graph."""
     graph: bool = False
     """The whole step as one CUDA graph."""
 
@@ -72,21 +78,56 @@ def bart(
 
     `inputs` is (batch, T) or (batch, T, F); several symbols a position are summed.
     """
-    w = {name: p.to(dtype) for name, p in net.named_parameters()}
-    heads = net.config.encoder_attention_heads
-    table = w["model.shared.weight"]
-    x = F.embedding(inputs, table, PAD)  # PAD learns nothing from being read, as in the library
-    x = x if inputs.ndim == 2 else x.sum(2)
-    states = _encoder(w, x, heads, net.config.encoder_layers, tricks)
-    y = F.embedding(decoder_inputs, table, PAD)
-    y = _decoder(w, y, states, heads, net.config.decoder_layers, tricks)
-    return F.linear(y, table), states
+    table, heads = net.model.shared.weight, net.config.encoder_attention_heads
+    wrap = compiled if tricks.blocks else _as_it_is
+    start, layer, last = wrap(_start), wrap(_encoder_layer), wrap(_decoder_layer)
+    states = start(table, inputs, *_weights(net.model.encoder, ENDS), dtype)
+    for block in net.model.encoder.layers:
+        states = layer(states, _named(block), heads, tricks)
+    y = start(table, decoder_inputs, *_weights(net.model.decoder, ENDS), dtype)
+    for block in net.model.decoder.layers:
+        y = last(y, states, _named(block), heads, tricks)
+    return wrap(_logits)(y, table, tricks.aligned), states
 
 
-def _start(w: dict[str, Tensor], x: Tensor, stack: str) -> Tensor:
-    places = w[f"{stack}.embed_positions.weight"]
-    x = x + places[POSITION_OFFSET : POSITION_OFFSET + x.shape[1]]
-    return _norm(w, f"{stack}.layernorm_embedding", x)
+ENDS = ("embed_positions.weight", "layernorm_embedding.weight", "layernorm_embedding.bias")
+
+
+def _weights(module: Any, names: tuple[str, ...]) -> list[Tensor]:
+    return [module.get_parameter(name) for name in names]
+
+
+def _named(module: Any) -> dict[str, Tensor]:
+    return dict(module.named_parameters())
+
+
+@functools.cache
+def compiled(work: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function once for all that call it."""
+    made: Callable[..., Any] = torch.compile(work, backend=BACKEND, dynamic=False)
+    return made
+
+
+def _as_it_is(work: Callable[..., Any]) -> Callable[..., Any]:
+    return work
+
+
+def _start(
+    table: Tensor, ids: Tensor, places: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """Symbols and places, normalised: gathered in float32, so that gradients add up in it."""
+    x = F.embedding(ids, table, PAD)  # PAD learns nothing from being read, as in the library
+    x = (x if ids.ndim == 2 else x.sum(2)).to(dtype)
+    x = x + places[POSITION_OFFSET : POSITION_OFFSET + x.shape[1]].to(dtype)
+    return F.layer_norm(x, x.shape[-1:], scale.to(dtype), shift.to(dtype))
+
+
+def _logits(y: Tensor, table: Tensor, aligned: bool) -> Tensor:
+    words = table.to(y.dtype)
+    if not aligned:
+        return F.linear(y, words)
+    # Rows of a multiple of 8 numbers lie on 16 bytes; the rows too many are cut off again.
+    return F.linear(y, F.pad(words, (0, 0, 0, -len(words) % 8)))[..., : len(words)]
 
 
 def _norm(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
@@ -148,41 +189,33 @@ def _cross_attention(
     return _linear(w, f"{name}.out_proj", mixed + w[f"{name}.v_proj.bias"])
 
 
-def _feed_forward(
-    w: dict[str, Tensor], name: str, x: Tensor, tricks: Tricks, encoder: bool
-) -> Tensor:
+def _feed_forward(w: dict[str, Tensor], x: Tensor, tricks: Tricks, encoder: bool) -> Tensor:
     fp8 = encoder and tricks.fp8 != ""
-    width = len(w[f"{name}.fc1.bias"])
+    width = len(w["fc1.bias"])
     if tricks.gelu == "kernel" and width & (width - 1) == 0:
-        layers = [w[f"{name}.{layer}.{kind}"] for layer in ("fc1", "fc2")
+        layers = [w[f"{layer}.{kind}"] for layer in ("fc1", "fc2")
                   for kind in ("weight", "bias")]  # fmt: skip
         flat: Tensor = _FeedForward.apply(x.flatten(0, 1), *layers, fp8)  # type: ignore[no-untyped-call]
-        return _norm(w, f"{name}.final_layer_norm", x + flat.view(x.shape))
-    inner = _linear(w, f"{name}.fc1", x, fp8)
+        return _norm(w, "final_layer_norm", x + flat.view(x.shape))
+    inner = _linear(w, "fc1", x, fp8)
     inner = F.gelu(inner) if tricks.gelu == "library" else _Gelu.apply(inner)  # type: ignore[no-untyped-call]
-    return _norm(w, f"{name}.final_layer_norm", x + _linear(w, f"{name}.fc2", inner, fp8))
+    return _norm(w, "final_layer_norm", x + _linear(w, "fc2", inner, fp8))
 
 
-def _encoder(w: dict[str, Tensor], x: Tensor, heads: int, layers: int, tricks: Tricks) -> Tensor:
-    x = _start(w, x, "model.encoder")
-    for number in range(layers):
-        name = f"model.encoder.layers.{number}"
-        x = x + _self_attention(w, f"{name}.self_attn", x, heads, tricks, True)
-        x = _feed_forward(w, name, _norm(w, f"{name}.self_attn_layer_norm", x), tricks, True)
-    return x
+def _encoder_layer(x: Tensor, weights: dict[str, Tensor], heads: int, tricks: Tricks) -> Tensor:
+    w = {name: weight.to(x.dtype) for name, weight in weights.items()}
+    x = x + _self_attention(w, "self_attn", x, heads, tricks, True)
+    return _feed_forward(w, _norm(w, "self_attn_layer_norm", x), tricks, True)
 
 
-def _decoder(
-    w: dict[str, Tensor], y: Tensor, states: Tensor, heads: int, layers: int, tricks: Tricks
+def _decoder_layer(
+    y: Tensor, states: Tensor, weights: dict[str, Tensor], heads: int, tricks: Tricks
 ) -> Tensor:
-    y = _start(w, y, "model.decoder")
-    for number in range(layers):
-        name = f"model.decoder.layers.{number}"
-        y = y + _self_attention(w, f"{name}.self_attn", y, heads, tricks, False)
-        y = _norm(w, f"{name}.self_attn_layer_norm", y)
-        y = y + _cross_attention(w, f"{name}.encoder_attn", y, states, heads, tricks.aligned)
-        y = _feed_forward(w, name, _norm(w, f"{name}.encoder_attn_layer_norm", y), tricks, False)
-    return y
+    w = {name: weight.to(y.dtype) for name, weight in weights.items()}
+    y = y + _self_attention(w, "self_attn", y, heads, tricks, False)
+    y = _norm(w, "self_attn_layer_norm", y)
+    y = y + _cross_attention(w, "encoder_attn", y, states, heads, tricks.aligned)
+    return _feed_forward(w, _norm(w, "encoder_attn_layer_norm", y), tricks, False)
 
 
 # ---- the parts of the tricks ------------------------------------------------------------------

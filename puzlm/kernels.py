@@ -11,13 +11,13 @@ Annotations are not postponed: Triton reads them.
 """
 
 import importlib.util
-from typing import Any
 
 import torch
 from torch import Tensor
 
 LONGEST = 128  # tokens whose scores fit the registers of one program
 PROGRAMS = 1056  # of the GELU, each with its own rows: 8 on each of 132 multiprocessors
+LOG2E = 1.4426950408889634  # the kernels take powers of 2
 FP8 = torch.float8_e4m3fn
 LARGEST = 448.0  # that it can hold
 
@@ -26,71 +26,80 @@ if importlib.util.find_spec("triton") is not None:
     import triton.language as tl
 
     @triton.jit
-    def _scores(q, k, rows, length, scale, CAUSAL: tl.constexpr):
-        """Softmax shares (BLOCK, BLOCK) in float32; columns beyond the length get nothing."""
-        s = tl.dot(q, tl.trans(k)) * scale
-        seen = (rows[None, :] < length) & (rows[:, None] >= 0)
+    def _shares(score, keys, rows, length, AXIS: tl.constexpr, CAUSAL: tl.constexpr):
+        """Softmax over the keys, which lie along AXIS; score is in units of log 2."""
+        k = tl.expand_dims(keys, 1 - AXIS)
+        seen = k < length
         if CAUSAL:
-            seen = seen & (rows[:, None] >= rows[None, :])
-        s = tl.where(seen, s, float("-inf"))
-        p = tl.exp(s - tl.max(s, 1)[:, None])
-        return p / tl.sum(p, 1)[:, None]
+            seen = seen & (k <= tl.expand_dims(rows, AXIS))
+        score = tl.where(seen, score, float("-inf"))
+        p = tl.exp2(score - tl.expand_dims(tl.max(score, AXIS), AXIS))
+        return p / tl.expand_dims(tl.sum(p, AXIS), AXIS)
 
     @triton.jit
     def _attend_kernel(
-        qkv, out, length, heads, scale,
-        CAUSAL: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr,
+        qkv, out, scale, LENGTH: tl.constexpr, HEADS: tl.constexpr,
+        CAUSAL: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
     ):  # fmt: skip
-        program = tl.program_id(0)
-        batch = (program // heads).to(tl.int64)
-        head = program % heads
-        rows = tl.arange(0, BLOCK)
-        columns = tl.arange(0, SIZE)
-        d = heads * SIZE
-        here = qkv + batch * length * 3 * d + head * SIZE
-        places = rows[:, None] * (3 * d) + columns[None, :]
-        inside = (rows[:, None] < length) & (columns[None, :] >= 0)
-        q = tl.load(here + places, mask=inside, other=0.0)
-        k = tl.load(here + d + places, mask=inside, other=0.0)
-        v = tl.load(here + 2 * d + places, mask=inside, other=0.0)
-        p = _scores(q, k, rows, length, scale, CAUSAL)
+        batch = (tl.program_id(0) // HEADS).to(tl.int64)
+        head = tl.program_id(0) % HEADS
+        d: tl.constexpr = HEADS * SIZE
+        keys = tl.arange(0, BLOCK)
+        rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+        columns = tl.arange(0, SIZE)[None, :]
+        here = qkv + batch * (LENGTH * 3 * d) + head * SIZE
+        at = keys[:, None] * (3 * d) + columns
+        q = tl.load(here + rows[:, None] * (3 * d) + columns, rows[:, None] < LENGTH, other=0.0)
+        k = tl.load(here + d + at, keys[:, None] < LENGTH, other=0.0)
+        v = tl.load(here + 2 * d + at, keys[:, None] < LENGTH, other=0.0)
+        score = tl.dot(q, tl.trans(k)) * scale
+        p = _shares(score, keys, rows, LENGTH, 1, CAUSAL)
         mixed = tl.dot(p.to(v.dtype), v)
-        there = out + batch * length * d + head * SIZE + rows[:, None] * d + columns[None, :]
-        tl.store(there, mixed.to(v.dtype), mask=inside)
+        there = out + batch * (LENGTH * d) + head * SIZE
+        tl.store(there + rows[:, None] * d + columns, mixed.to(v.dtype), rows[:, None] < LENGTH)
 
     @triton.jit
     def _attend_backward_kernel(
-        qkv, grad, out, sums, length, heads, scale,
-        CAUSAL: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr,
+        qkv, grad, out, sums, scale, LENGTH: tl.constexpr, HEADS: tl.constexpr,
+        CAUSAL: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
     ):  # fmt: skip
-        program = tl.program_id(0)
-        batch = (program // heads).to(tl.int64)
-        head = program % heads
-        rows = tl.arange(0, BLOCK)
-        columns = tl.arange(0, SIZE)
-        d = heads * SIZE
-        start = batch * length * 3 * d + head * SIZE
-        places = start + rows[:, None] * (3 * d) + columns[None, :]
-        inside = (rows[:, None] < length) & (columns[None, :] >= 0)
-        q = tl.load(qkv + places, mask=inside, other=0.0)
-        k = tl.load(qkv + d + places, mask=inside, other=0.0)
-        v = tl.load(qkv + 2 * d + places, mask=inside, other=0.0)
-        from_ = grad + batch * length * d + head * SIZE + rows[:, None] * d + columns[None, :]
-        g = tl.load(from_, mask=inside, other=0.0)
-        p = _scores(q, k, rows, length, scale, CAUSAL)
-        dv = tl.dot(tl.trans(p.to(g.dtype)), g)
-        tl.store(out + 2 * d + places, dv.to(q.dtype), mask=inside)
-        total = sums + batch * 3 * d + head * SIZE + columns  # rows beyond the length are 0
-        tl.store(total + 2 * d, tl.sum(dv, 0))
-        dp = tl.dot(g, tl.trans(v))
-        ds = p * (dp - tl.sum(p * dp, 1)[:, None]) * scale
-        ds = ds.to(q.dtype)
-        dq = tl.dot(ds, k)
-        tl.store(out + places, dq.to(q.dtype), mask=inside)
-        tl.store(total, tl.sum(dq, 0))
-        dk = tl.dot(tl.trans(ds), q)
-        tl.store(out + d + places, dk.to(q.dtype), mask=inside)
-        tl.store(total + d, tl.sum(dk, 0))
+        """Queries in parts of ROWS; shares as keys x queries, so that two of the three products
+        they enter read them as they lie in the registers."""
+        batch = (tl.program_id(0) // HEADS).to(tl.int64)
+        head = tl.program_id(0) % HEADS
+        d: tl.constexpr = HEADS * SIZE
+        keys = tl.arange(0, BLOCK)
+        columns = tl.arange(0, SIZE)[None, :]
+        start = batch * (LENGTH * 3 * d) + head * SIZE
+        here, there = qkv + start, out + start
+        from_ = grad + batch * (LENGTH * d) + head * SIZE
+        at = keys[:, None] * (3 * d) + columns
+        k = tl.load(here + d + at, keys[:, None] < LENGTH, other=0.0)
+        v = tl.load(here + 2 * d + at, keys[:, None] < LENGTH, other=0.0)
+        dk = tl.zeros([BLOCK, SIZE], tl.float32)
+        dv = tl.zeros([BLOCK, SIZE], tl.float32)
+        total = tl.zeros([SIZE], tl.float32)
+        for first in range(0, BLOCK, ROWS):
+            rows = first + tl.arange(0, ROWS)
+            inside = rows[:, None] < LENGTH
+            q = tl.load(here + rows[:, None] * (3 * d) + columns, inside, other=0.0)
+            g = tl.load(from_ + rows[:, None] * d + columns, inside, other=0.0)
+            score = tl.dot(k, tl.trans(q)) * scale
+            p = _shares(score, keys, rows, LENGTH, 0, CAUSAL)
+            dv = tl.dot(p.to(g.dtype), g, dv)
+            dp = tl.dot(v, tl.trans(g))
+            ds = (p * (dp - tl.sum(p * dp, 0)[None, :])).to(q.dtype)
+            dk = tl.dot(ds, q, dk)
+            dq = tl.dot(tl.trans(ds), k) * (scale * 0.6931471805599453)
+            tl.store(there + rows[:, None] * (3 * d) + columns, dq.to(q.dtype), inside)
+            total += tl.sum(dq, 0)  # rows beyond the length are 0
+        dk = dk * (scale * 0.6931471805599453)
+        tl.store(there + d + at, dk.to(k.dtype), keys[:, None] < LENGTH)
+        tl.store(there + 2 * d + at, dv.to(k.dtype), keys[:, None] < LENGTH)
+        line = sums + batch * (3 * d) + head * SIZE + tl.arange(0, SIZE)
+        tl.store(line, total)
+        tl.store(line + d, tl.sum(dk, 0))
+        tl.store(line + 2 * d, tl.sum(dv, 0))
 
     @triton.jit
     def _nearest_kernel(
@@ -172,14 +181,20 @@ if importlib.util.find_spec("triton") is not None:
         tl.store(sums + tl.program_id(0) * WIDTH + columns, total)
 
 
-def _launch(
-    kernel: Any, tensors: tuple[Tensor, ...], length: int, heads: int, causal: bool
-) -> None:
+WAYS = {"attend": (64, 4, 0), "attend_backward": (32, 8, 0)}
+"""Rows of queries a pass, warps, and registers a thread at most (0: the compiler's choice)."""
+
+
+def _launch(name: str, tensors: tuple[Tensor, ...], length: int, heads: int, causal: bool) -> None:
+    kernel = _attend_kernel if name == "attend" else _attend_backward_kernel
     size = tensors[0].shape[2] // (3 * heads)
     block = max(16, triton.next_power_of_2(length))
-    kernel[(tensors[0].shape[0] * heads,)](
-        *tensors, length, heads, size**-0.5, CAUSAL=causal, BLOCK=block, SIZE=size,
-        num_warps=8 if block > 64 else 4 if block > 16 else 1, num_stages=1,
+    rows, warps, registers = WAYS[name] if block > 64 else (block, 4 if block > 16 else 1, 0)
+    parts = triton.cdiv(length, rows) if name == "attend" else 1
+    more = {"maxnreg": registers} if registers else {}
+    kernel[(tensors[0].shape[0] * heads, parts)](
+        *tensors, size**-0.5 * LOG2E, LENGTH=length, HEADS=heads, CAUSAL=causal, BLOCK=block,
+        SIZE=size, ROWS=rows, num_warps=warps, num_stages=1, **more,
     )  # fmt: skip
 
 
@@ -199,9 +214,9 @@ def attend(qkv, heads, causal):
     batch, length, width = qkv.shape
     if qkv.is_cuda:
         out = qkv.new_empty(batch, length, width // 3)
-        _launch(_attend_kernel, (qkv.contiguous(), out), length, heads, causal)
+        _launch("attend", (qkv.contiguous(), out), length, heads, causal)
         return out
-    shares, v = _shares(qkv, heads, causal)
+    shares, v = _eager_shares(qkv, heads, causal)
     mixed = shares.to(v.dtype) @ v
     return mixed.transpose(1, 2).reshape(batch, length, width // 3)
 
@@ -223,9 +238,9 @@ def attend_backward(qkv, grad, heads, causal):
         out = torch.empty_like(qkv, memory_format=torch.contiguous_format)
         sums = torch.empty(batch, width, dtype=torch.float32, device=qkv.device)
         tensors = (qkv.contiguous(), grad.contiguous(), out, sums)
-        _launch(_attend_backward_kernel, tensors, length, heads, causal)
+        _launch("attend_backward", tensors, length, heads, causal)
         return out, sums
-    shares, v = _shares(qkv, heads, causal)
+    shares, v = _eager_shares(qkv, heads, causal)
     size = width // 3 // heads
     q, k, _ = qkv.view(batch, length, 3, heads, size).permute(2, 0, 3, 1, 4).unbind(0)
     g = grad.view(batch, length, heads, size).transpose(1, 2)
@@ -244,7 +259,7 @@ def _(qkv, grad, heads, causal):
     return qkv.new_empty(qkv.shape), sums
 
 
-def _shares(qkv, heads, causal):
+def _eager_shares(qkv, heads, causal):
     batch, length, width = qkv.shape
     size = width // 3 // heads
     q, k, v = qkv.view(batch, length, 3, heads, size).permute(2, 0, 3, 1, 4).unbind(0)

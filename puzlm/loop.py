@@ -37,6 +37,8 @@ def loop(
     device: str,
     save_model: Callable[[], None],
     compiled: bool = False,
+    half: bool = True,
+    graph: bool = False,
     exam: Callable[[], dict[str, float]] | None = None,
     began: float | None = None,
     stop_after: float = math.inf,
@@ -46,12 +48,17 @@ def loop(
 
     `objective(batch)` gives the loss and three facts for the log: cross-entropy, accuracy and the
     loss of the heads. `batch_of(step, rank, world)` is this process's share of the global batch.
+    On a GPU, `half` computes under autocast, and `graph` records the step once and replays it.
     """
     began = time.monotonic() if began is None else began
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     weights = [p for p in objective.parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(weights, lr=t.lr, betas=(0.9, 0.98), fused="cuda" in device,
-                                  weight_decay=t.weight_decay)  # fmt: skip
+    graph = graph and "cuda" in device and world == 1
+    rate: Any = torch.tensor(t.lr, device=device) if graph else t.lr
+    optimiser = torch.optim.AdamW(
+        weights, lr=rate, betas=(0.9, 0.98), weight_decay=t.weight_decay, fused="cuda" in device,
+        capturable=graph,
+    )  # fmt: skip
     average = [p.detach().clone() for p in weights] if t.average else None
     step = _resume(folder / "checkpoint.safetensors", objective, optimiser, average)
     log = folder / "metrics.jsonl"
@@ -75,20 +82,28 @@ def loop(
         if rank == 0:
             _save(folder / "checkpoint.safetensors", step, objective, optimiser, average)
 
-    autocast = torch.autocast("cuda", torch.bfloat16, enabled="cuda" in device and not compiled)
-    first, clock, marks = step, time.monotonic(), {}
-    while step < t.steps and time.monotonic() - began < stop_after:
-        for group in optimiser.param_groups:
-            group["lr"] = learning_rate(step, t.lr, t.warmup, t.steps)
-        torch.manual_seed(t.seed * 1_000_003 + step)  # dropout, if any
-        with torch.no_grad():
-            batch = batch_of(step, rank, world)
+    autocast = torch.autocast("cuda", torch.bfloat16, enabled="cuda" in device and half)
+
+    def learn(batch: Batch) -> Tensor:
         with autocast:
             loss, facts = run(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(weights, t.clip)
         optimiser.step()
         optimiser.zero_grad()
+        noted: Tensor = facts
+        return noted
+
+    replay: Callable[[Batch], Tensor] = learn
+    first, clock, marks = step, time.monotonic(), {}
+    while step < t.steps and time.monotonic() - began < stop_after:
+        set_rate(optimiser, learning_rate(step, t.lr, t.warmup, t.steps))
+        torch.manual_seed(t.seed * 1_000_003 + step)  # dropout, if any
+        with torch.no_grad():
+            batch = batch_of(step, rank, world)
+        if graph and replay is learn:
+            replay = recorded(learn, batch, weights, optimiser)
+        facts = replay(batch)
         if average is not None:
             decay = min(t.average, (1 + step) / (10 + step))
             torch._foreach_lerp_(average, [p.detach() for p in weights], 1 - decay)
@@ -113,7 +128,7 @@ def loop(
             speed = (step - first) * t.batch / max(now - clock, 1e-9)
             first, clock = step, now
             note(step=step, loss=cross, heads=extra, accuracy=right,
-                 lr=optimiser.param_groups[0]["lr"], puzzles_per_second=round(speed, 1),
+                 lr=float(optimiser.param_groups[0]["lr"]), puzzles_per_second=round(speed, 1),
                  seconds=round(now - began, 1))  # fmt: skip
         if exam is not None and (step % t.eval_every == 0 or step == t.steps):
             with _averaged(weights, average):
@@ -136,6 +151,57 @@ def learning_rate(step: int, peak: float, warmup: int, steps: int) -> float:
         return peak * (step + 1) / warmup
     share = (step - warmup) / max(1, steps - warmup)
     return peak * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, share))))
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate, in place where a recorded step reads it."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+WARM_ROUNDS = 4  # of a step before it is recorded: kernels are chosen, memory is taken
+
+
+def recorded(
+    learn: Callable[[Batch], Tensor], batch: Batch, weights: list[nn.Parameter],
+    optimiser: torch.optim.Optimizer,
+) -> Callable[[Batch], Tensor]:  # fmt: skip
+    """Record one training step as a CUDA graph; the result copies a batch in and replays it.
+
+    A step is hundreds of kernels: launched one by one, short ones leave the card idle. Recording
+    runs the step a few times for real; weights and optimiser are put back afterwards.
+    """
+    fixed = {name: value.clone() for name, value in batch.items()}
+    kept = [weight.detach().clone() for weight in weights]
+    states = [optimiser.state.get(weight, {}) for weight in weights]
+    before = [{name: value.clone() for name, value in state.items()} for state in states]
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_ROUNDS):
+            learn(fixed)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    with torch.no_grad():
+        for weight, value in zip(weights, kept, strict=True):
+            weight.copy_(value)
+        for weight, old in zip(weights, before, strict=True):
+            for name, now in optimiser.state.get(weight, {}).items():
+                now.copy_(old.get(name, torch.zeros_like(now)))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = learn(fixed)
+
+    def replay(batch: Batch) -> Tensor:
+        for name, place in fixed.items():
+            place.copy_(batch[name], non_blocking=True)
+        graph.replay()
+        return out.clone()
+
+    return replay
 
 
 # ---- checkpoints ----------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,12 @@ from torch import Tensor, nn
 
 from puzlm.backbones import Seq2Seq
 from puzlm.corpus import neighbour_slots
-from puzlm.loop import TrainingError
+from puzlm.loop import Batch, TrainingError, recorded
 from puzlm.puzzle import parse_grid
 from puzlm.settings import Recipe
 from puzlm.tokenizer import FIRST_SYMBOL, PieceTokenizer
 from puzlm.train import Objective
 
-WARM_STEPS = 4  # before the clock starts: kernels are chosen, memory is taken
 SYNC_EVERY = 25  # steps between two looks at the loss, which wait for the device
 CURVE_EVERY = 250  # steps between two points of the learning curve
 
@@ -87,55 +87,36 @@ class Step:
         )  # fmt: skip
         self.half = torch.autocast("cuda", torch.bfloat16, enabled=cuda and objective.fast is None)
         self.facts = torch.zeros(3)
-        self.graph: Any = None
-        self._warm_up(cuda)
+        self.recorded = False
+        self.work: Callable[[Batch], Tensor] = self._work
+        if cuda:
+            self.draws.turn(0)
+            try:
+                self.work = recorded(self._work, {}, self.weights, self.optimiser)
+                self.recorded = True
+            except RuntimeError:
+                self.optimiser.zero_grad()
+            wait(device)
 
     def __call__(self, step: int, lr: float) -> Tensor:
         """Do one step; (cross-entropy, teacher-forced accuracy, head loss) of its batch."""
         self.draws.turn(step)
         self.lr.fill_(lr)
-        if self.graph is not None:
-            self.graph.replay()
-        else:
-            torch.manual_seed(self.t.seed * 1_000_003 + step)  # dropout, if any
-            self._work()
+        torch.manual_seed(self.t.seed * 1_000_003 + step)  # dropout, if any
+        self.facts = self.work({})
         return self.facts
 
-    def _work(self) -> None:
+    def _work(self, _: Batch) -> Tensor:
         with torch.no_grad():
             batch = self.draws.batch()
         with self.half:
-            loss, self.facts = self.objective(batch)
+            loss, facts = self.objective(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(self.weights, self.t.clip)
         self.optimiser.step()
         self.optimiser.zero_grad()
-
-    def _warm_up(self, cuda: bool) -> None:
-        """A few steps, so that kernels are chosen and memory is taken; then undo them."""
-        first = [p.detach().clone() for p in self.weights]
-        wait(self.device)
-        stream: Any = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            for step in range(WARM_STEPS):
-                self(step, self.t.lr)
-        wait(self.device)
-        if cuda:
-            graph = torch.cuda.CUDAGraph()
-            try:
-                with torch.cuda.graph(graph):
-                    self._work()
-                self.graph = graph
-            except RuntimeError:
-                wait(self.device)
-                self.optimiser.zero_grad()
-        with torch.no_grad():
-            for weight, start in zip(self.weights, first, strict=True):
-                weight.copy_(start)
-            for state in self.optimiser.state.values():
-                for value in state.values():
-                    value.zero_()
-        wait(self.device)
+        noted: Tensor = facts
+        return noted
 
 
 def train_for(objective: Objective, draws: Draws, recipe: Recipe, device: str, seconds: float,
@@ -173,7 +154,7 @@ def train_for(objective: Objective, draws: Draws, recipe: Recipe, device: str, s
             for weight, mean in zip(one.weights, average, strict=True):
                 weight.copy_(mean)
     return {"seconds": round(spent, 2), "warm_seconds": round(warm_seconds, 2), "steps": step,
-            "puzzles_seen": step * t.batch, "recorded": one.graph is not None, "loss": cross,
+            "puzzles_seen": step * t.batch, "recorded": one.recorded, "loss": cross,
             "head_loss": extra, "teacher_forced": 100 * right, "curve": curve}  # fmt: skip
 
 

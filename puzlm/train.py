@@ -27,7 +27,7 @@ from puzlm.backbones import ModelSettings, Seq2Seq, TorchReader
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.decoding import decode
 from puzlm.errors import SettingsError
-from puzlm.fast import PLAIN, POSITION_OFFSET, PROVEN, SplitBook, Tricks, bart
+from puzlm.fast import PLAIN, POSITION_OFFSET, PROVEN, SplitBook, Tricks, bart, compiled
 from puzlm.images import iter_images, write_bytes
 from puzlm.loop import Batch, TrainingError, loop
 from puzlm.metrics import absolute, perfect
@@ -270,7 +270,12 @@ class Objective(nn.Module):
         else:
             states = self.model.encode(batch["ids"])
             logits = self.model(batch["ids"], given, states=states)
-        here = batch["present"]
+        judge = compiled(Objective.judge) if self.tricks.blocks else Objective.judge
+        return judge(self, logits, states, batch)
+
+    def judge(self, logits: Tensor, states: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The same from what the model said, and from its encoder states."""
+        labels, here = batch["order"] + self.first_cell, batch["present"]
         plain = _mean(logits, labels, here, batch["count"])
         right = ((logits.argmax(-1) == labels) & here).sum() / batch["count"]
         if self.heads is None:
@@ -348,8 +353,9 @@ def train(
                           tricks)  # fmt: skip
     objective.to(device)
     return loop(
-        t, folder, objective, pages.batch, device=device, compiled=fast, began=began,
-        stop_after=stop_after, exam=(lambda: exams.take(model)) if exams else None,
+        t, folder, objective, pages.batch, device=device, compiled=fast and not tricks.blocks,
+        half=not fast, graph=fast and tricks.graph, began=began, stop_after=stop_after,
+        exam=(lambda: exams.take(model)) if exams else None,
         save_model=lambda: model.save_pretrained(folder), report=report,
     )  # fmt: skip
 

@@ -96,8 +96,9 @@ def train(
     )
     exams = list(exam_puzzles(recipe))
     return loop(
-        t, folder, objective, pages.batch, device=device, compiled=compiled, began=began,
-        stop_after=stop_after, save_model=lambda: model.save_pretrained(folder), report=report,
+        t, folder, objective, pages.batch, device=device, compiled=compiled, half=not compiled,
+        began=began, stop_after=stop_after, report=report,
+        save_model=lambda: model.save_pretrained(folder),
         exam=(lambda: take(model, exams)) if exams else None,
     )  # fmt: skip
 

@@ -117,19 +117,19 @@ def bench_training(*words):
 def test_variants_of_a_training_step(tmp_path):
     out = tmp_path / "speed.json"
     words = [word for change in TINY for word in ("--set", change)]
-    done = bench_training("--variants", "fast,graph", "-o", str(out), "--repeats", "2",
+    done = bench_training("--variants", "fast,fp8", "-o", str(out), "--repeats", "2",
                           "--budget", "200", *words)  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
-    assert list(found["variants"]) == ["fast", "graph"]
+    assert list(found["variants"]) == ["fast", "fp8"]
     for name, variant in found["variants"].items():
         assert list(variant["milliseconds"]) == ["draw (host)", "cut", "tokenise", "sort",
                                                  "forward", "backward", "optimiser"]  # fmt: skip
         first = variant["first_step"]
         assert first["loss"] == pytest.approx(first["plain_loss"], rel=0.02)
-        assert first["gradient_cosine"] > (0.99 if name == "graph" else 0.9999)
+        assert first["gradient_cosine"] > (0.99 if name == "fp8" else 0.9999)
         assert variant["dropped"] == {} and variant["puzzles_per_second"] > 0
-    assert found["variants"]["graph"]["tricks"]["fp8"] == "fc"
+    assert found["variants"]["fp8"]["tricks"]["fp8"] == "fc"
     shares = found["parts"]["same_symbols"]
     assert shares["blurred"]["split"] > 0.999 and shares["noise"]["float32"] > 0.999
     assert (
@@ -149,8 +149,8 @@ def test_a_variant_that_fails_is_a_line(tmp_path):
     (tmp_path / "measure-fast.log").write_text(done.stderr)
     assert "Error" in jobs.why("--measure", "fast")
     assert line_of("fast", {"failed": "no"}).endswith("failed: no")
-    with pytest.raises(PuzlmError, match="did you mean 'graph'"):
-        chosen("fast,grahp")
+    with pytest.raises(PuzlmError, match="did you mean 'blocks'"):
+        chosen("fast,blokcs")
     assert bench_training().returncode == 2
 
 
