@@ -1,20 +1,24 @@
-"""Table of a training step's stages and picture of its loss curves, from the files of a run.
+"""Fill docs/speed.md: the stages of a training step, trick by trick, and the loss curves.
 
-    python docs/make_speed.py docs/runs/speed-2026-11-15-b.json
-    python docs/make_speed.py docs/runs/curve-2026-11-15.json docs/runs/curve.png
+    python docs/make_speed.py
 
-The files are written by `python -m puzlm.bench_training`.
+Reads the files that `python -m puzlm.bench_training` wrote on a GPU.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "speed.md"
+STEPS = ROOT / "docs" / "runs" / "speed-2026-11-15-b.json"
+CURVES = ROOT / "docs" / "runs" / "curve-2026-11-15.json"
+PICTURE = ROOT / "docs" / "pictures" / "curve.png"
 STAGES = ("cut", "tokenise", "sort", "forward", "backward", "optimiser")
 COLOURS = {"plain": "#444444", "fast": "#1f77b4", "fp8": "#d62728"}
+STYLES = {"plain": "-", "fast": "--", "fp8": ":"}
 
 
 def table(record: dict[str, Any]) -> str:
@@ -39,6 +43,33 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def facts(record: dict[str, Any]) -> str:
+    """One sentence: the card, its matrix rate, and what a puzzle costs."""
+    last = list(record["variants"].values())[-1]
+    return (
+        f"{record['device']}, torch {record['torch']}, {record['matrix_tflops']:.0f} TFLOP/s "
+        "measured on a bfloat16 product of 8,192 x 8,192 matrices; "
+        f"{last['parameters'] / 1e6:.1f} M weights, {last['gflop_per_puzzle']:.1f} GFLOP a puzzle "
+        "counted by the textbook."
+    )
+
+
+def closeness(record: dict[str, Any]) -> str:
+    """How far the fast loops' losses are from the plain one's."""
+    plain = record["curves"]["plain"]["loss"]
+    said = []
+    for name, curve in record["curves"].items():
+        if name != "plain":
+            off = [100 * (a / b - 1) for a, b in zip(curve["loss"], plain, strict=True)]
+            early = max(abs(x) for x in off[:100])
+            mean = sum(off[100:]) / len(off[100:])
+            said.append(
+                f"`{name}` stays within {early:.2f} % over the first 100 steps and is "
+                f"{mean:+.2f} % off on average after them (at most {max(map(abs, off)):.1f} %)"
+            )
+    return f"{record['steps']} steps of {record['batch']} puzzles: " + "; ".join(said) + "."
+
+
 def picture(record: dict[str, Any], path: Path) -> None:
     """All losses of all loops in one figure, and how far each is from the plain one."""
     import matplotlib
@@ -52,13 +83,13 @@ def picture(record: dict[str, Any], path: Path) -> None:
     )
     for name, curve in curves.items():
         steps = range(1, len(curve["loss"]) + 1)
-        above.plot(steps, curve["loss"], label=name, color=COLOURS.get(name), lw=1)
+        look = {"color": COLOURS.get(name), "ls": STYLES.get(name, "-"), "lw": 1.3}
+        above.plot(steps, curve["loss"], label=name, **look)
         if name != "plain" and "plain" in curves:
             pairs = zip(curve["loss"], curves["plain"]["loss"], strict=True)
-            off = [100 * (a / b - 1) for a, b in pairs]
-            below.plot(steps, off, color=COLOURS.get(name), lw=1)
-    above.set_ylabel("training loss")
-    above.set_title(f"same weights, same batches of {record['batch']} puzzles")
+            below.plot(steps, [100 * (a / b - 1) for a, b in pairs], **look)
+    above.set_ylabel("training loss (nats)")
+    above.set_title(f"same weights, same batches of {record['batch']:,} puzzles")
     above.legend(frameon=False)
     below.axhline(0, color=COLOURS["plain"], lw=1)
     below.set_ylabel("% off plain")
@@ -67,13 +98,17 @@ def picture(record: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
-def main(words: list[str]) -> None:
-    record = json.loads(Path(words[0]).read_text())
-    if "curves" in record:
-        picture(record, Path(words[1]))
-    else:
-        print(table(record))
+def filled(text: str) -> str:
+    """The page with its blocks made anew."""
+    steps, curves = (json.loads(path.read_text()) for path in (STEPS, CURVES))
+    for name, block in (("facts", facts(steps)), ("stages", table(steps)),
+                        ("curves", closeness(curves))):  # fmt: skip
+        start, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
+        before, _, rest = text.partition(start)
+        text = before + start + block + end + rest.partition(end)[2]
+    return text
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    PAGE.write_text(filled(PAGE.read_text()))
+    picture(json.loads(CURVES.read_text()), PICTURE)

@@ -181,8 +181,9 @@ if importlib.util.find_spec("triton") is not None:
         tl.store(sums + tl.program_id(0) * WIDTH + columns, total)
 
 
-WAYS = {"attend": (64, 4, 0), "attend_backward": (32, 8, 0)}
-"""Rows of queries a pass, warps, and registers a thread at most (0: the compiler's choice)."""
+WAYS = {"attend": (128, 8, 0), "attend_backward": (32, 8, 128)}
+"""Rows of queries a pass, warps, and registers a thread at most (0: the compiler's choice): the
+fastest of those in docs/runs/speed-2026-11-15-b.json."""
 
 
 def _launch(name: str, tensors: tuple[Tensor, ...], length: int, heads: int, causal: bool) -> None:
@@ -196,6 +197,12 @@ def _launch(name: str, tensors: tuple[Tensor, ...], length: int, heads: int, cau
         *tensors, size**-0.5 * LOG2E, LENGTH=length, HEADS=heads, CAUSAL=causal, BLOCK=block,
         SIZE=size, ROWS=rows, num_warps=warps, num_stages=1, **more,
     )  # fmt: skip
+
+
+def there(device: str) -> bool:
+    """Whether the kernels can run on a device: Triton, and a GPU of 2020 or later."""
+    found = importlib.util.find_spec("triton") is not None
+    return found and "cuda" in device and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 # ---- attention ------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from puzlm import kernels
 from puzlm.backbones import ModelSettings, Seq2Seq, TorchReader
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.decoding import decode
@@ -342,7 +343,7 @@ def train(
         tokenizer.save_pretrained(folder)
         write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
     fast = t.fast and device.startswith("cuda") and recipe.model.backbone == "bart"
-    tricks = PROVEN if fast else PLAIN
+    tricks = PROVEN if fast and kernels.there(device) else PLAIN
     pages = Pages(recipe, tokenizer, device, album, fast, tricks)
     exams = Exams(recipe, tokenizer)
 

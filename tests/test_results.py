@@ -138,3 +138,12 @@ def test_calibration_intervals_are_over_puzzles():
     result = {"outcomes": outcomes, "reliability": bins, "ece": 0.05}
     found = load("make_pictures").calibration(result)["bins"][5]
     assert 0.30 < found["low"] < 0.40 and 0.60 < found["high"] < 0.70
+
+
+def test_the_page_of_speed_says_what_the_files_say():
+    made = load("make_speed")
+    text = made.PAGE.read_text()
+    assert made.filled(text) == text
+    found = json.loads(made.STEPS.read_text())["variants"]["attention"]
+    assert f"| {found['puzzles_per_second']:,.0f} | 43 % |" in text
+    assert made.PICTURE.exists()
