@@ -16,6 +16,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -61,6 +62,8 @@ DECODINGS = {"greedy": "greedy; an answer that takes a cell twice has failed",
 WAYS = {"beam": DECODINGS["beam"], "assign": DECODINGS["assign"], "views-2": "two views",
         "views-8": "eight views", "fusion": "beam marginals and pixels"}  # fmt: skip
 LOGS = {"puzlm-3x3": "photos-3x3"}  # logs of a model that are not named like it
+BATCH = 1024  # puzzles a step of both recipes
+RECIPES = {"paper": "the paper's recipe", "photos-3x3": "ours"}  # their logs, in [equal time]
 
 
 def load() -> dict[tuple[str, str], dict]:
@@ -147,10 +150,11 @@ def measured(solver: str, r: dict) -> list[str]:
     ece = "" if r.get("ece") is None else f"{r['ece']:.3f}"
     scores = [interval(r[m]) for m in ("absolute", "perfect", "neighbour")]
     model = (r.get("settings") or {}).get("model")
-    uses = solver not in ("random", "classic") and model
+    uses = solver not in ("random", "classic", "paper") and model
     notes = [Path(model).name] if uses else []
     decoded = DECODINGS.get(solver.removeprefix("seq2seq-"))
     notes += [f"decoded: {decoded}"] if decoded else []
+    notes += ["2.6 GPU minutes, see below"] if solver == "paper" else []
     notes += [f"{r['failed']} failed"] if r.get("failed") else []
     return [solver, str(r["puzzles"]), *scores, ece, f"{r['seconds_per_puzzle']:.3f}",
             "; ".join(notes)]  # fmt: skip
@@ -271,6 +275,23 @@ def minutes(path: Path) -> float | None:
     return sum(ends) / 60
 
 
+def equal_time_table() -> str:
+    """The paper's recipe beside ours: exams while training, by GPU minutes spent on steps."""
+    rows = []
+    for name, recipe in RECIPES.items():
+        text = (RUNS / f"{name}.metrics.jsonl").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        pace = median(line["puzzles_per_second"] for line in lines if "loss" in line)
+        for line in lines:
+            if "gap_0_absolute" in line and line["step"] <= 4000:
+                scores = [f"{line[f'gap_{gap}_absolute']:.1f} / {line[f'gap_{gap}_perfect']:.1f}"
+                          for gap in ("0", "0.5")]  # fmt: skip
+                spent = line["step"] * BATCH / pace / 60
+                rows.append((spent, [recipe, f"{line['step']:,}", f"{spent:.1f}", *scores]))
+    head = ["recipe", "steps", "GPU minutes", "photos, touching", "photos, gap of half a piece"]
+    return table(head, [row for _, row in sorted(rows)])
+
+
 def training_minutes(solver: str, model: str) -> str:
     run = LOGS.get(model, model)
     logs = {"bigram": [f"{run}.sides.json"], "seq2seq": [f"{run}.metrics.jsonl"],
@@ -350,7 +371,7 @@ def blocks(results: dict) -> dict[str, str]:
     """The generated parts of docs/results.md, by the name in their comments."""
     return {"results": full_tables(results), "missing": missing(results), "levers": levers_table(),
             "generalisation": generalisation_block(), "costs": costs_table(),
-            "fusion": fusion_table()}  # fmt: skip
+            "fusion": fusion_table(), "equal": equal_time_table()}  # fmt: skip
 
 
 def fill(path: Path, name: str, text: str) -> None:

@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -272,32 +273,43 @@ def learning_curves(metrics_jsonl_paths: Sequence[str | Path], path: str | Path)
             else file.stem.removesuffix(".metrics")
         )
         runs[name if name not in runs else str(file)] = _read_lines(file)
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
+    figure, grid = plt.subplots(2, 2, figsize=(11, 7), layout="constrained")
+    loss, accuracy, absolute, perfect = grid.flat
     for name, lines in runs.items():
         look = style(name, list(runs)) | {"ms": 5, "markevery": 0.15}
-        for panel, key, scale in ((axes[0], "loss", 1), (axes[1], "accuracy", 100)):
+        for panel, key, scale in ((loss, "loss", 1), (accuracy, "accuracy", 100)):
             points = [(x["step"], scale * x[key]) for x in lines if key in x]
-            panel.plot(*_columns(points), label=name, **look)
+            panel.plot(*_columns(_smooth(points)), label=name, **look)
         exams = dict.fromkeys(k for x in lines for k in x if k.endswith("_absolute"))
         for number, exam in enumerate(exams):
-            for key, fill in (
-                (exam, look["color"]),
-                (exam.replace("absolute", "perfect"), "white"),
-            ):
+            dash = look["linestyle"] if number == 0 else (0, (1 + number, 2))
+            mine = look | {"linestyle": dash, "markevery": 1}
+            label = f"{name}: {exam.removesuffix('_absolute').replace('_', ' ')}"
+            for panel, key in ((absolute, exam), (perfect, exam.replace("absolute", "perfect"))):
                 points = [(x["step"], x[key]) for x in lines if key in x]
-                dash = look["linestyle"] if number == 0 else (0, (1 + number, 2))
-                mine = look | {"markerfacecolor": fill, "linestyle": dash, "markevery": 1}
-                axes[2].plot(*_columns(points), label=f"{name}: {key.replace('_', ' ')}", **mine)
-    axes[0].set(ylabel="cross-entropy (nats a piece)", title="Training loss")
-    axes[1].set(ylabel="pieces right, true past given (%)", title="Training accuracy")
-    axes[2].set(ylabel="validation score (%)", title="Exams")
-    for panel in axes:
+                panel.plot(*_columns(points), label=label, **mine)
+    loss.set(ylabel="cross-entropy (nats a piece)", title="Training loss")
+    accuracy.set(ylabel="pieces right, true past given (%)", title="Training accuracy")
+    absolute.set(ylabel="absolute (%)", title="Exams on validation puzzles")
+    perfect.set(ylabel="perfect (%)", title="Exams on validation puzzles")
+    for panel in grid.flat:
         panel.set_xlabel("step")
         _finish(panel, panel.get_lines(), "nothing logged")
-    if axes[2].get_lines():  # many lines: beside the panel, not over it
-        axes[2].set_ylim(0, 102)
-        axes[2].legend(loc="upper left", bbox_to_anchor=(1.02, 1.0))
+    if absolute.get_lines():  # many lines: beside the panels, not over them
+        absolute.get_legend().remove()
+        perfect.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0))
+        for panel in (absolute, perfect):
+            panel.set_ylim(0, 102)
     save_figure(figure, path)
+
+
+SMOOTH = 9  # logged steps whose median is drawn: mixed batches would be drawn as a hedge
+
+
+def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    half = SMOOTH // 2
+    return [(step, median([y for _, y in points[max(0, i - half) : i + half + 1]]))
+            for i, (step, _) in enumerate(points)]  # fmt: skip
 
 
 # ---- shared ---------------------------------------------------------------------------------
