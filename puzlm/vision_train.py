@@ -86,9 +86,7 @@ def train(
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
-    torch.manual_seed(t.seed)
-    shape = recipe.model
-    model = Vision(shape) if isinstance(shape, VisionSettings) else Edges(shape)
+    model = build(recipe)
     pages = Crops(recipe, album, device, compiled)
     dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
     objective = (Placing if isinstance(model, Vision) else Matching)(
@@ -101,6 +99,17 @@ def train(
         save_model=lambda: model.save_pretrained(folder),
         exam=(lambda: take(model, exams)) if exams else None,
     )  # fmt: skip
+
+
+def build(recipe: VisionRecipe) -> Vision | Edges:
+    """A fresh model, or the one of train.start, which must have the recipe's shape."""
+    torch.manual_seed(recipe.train.seed)
+    shape, start = recipe.model, recipe.train.start
+    kind: Any = Vision if isinstance(shape, VisionSettings) else Edges
+    model: Vision | Edges = kind.from_pretrained(start) if start else kind(shape)
+    if model.settings != shape:
+        raise SettingsError(f"train.start {start}: a model of another shape than the recipe's")
+    return model.train()
 
 
 class Crops:

@@ -107,6 +107,14 @@ def test_training_learns_resumes_and_saves(text, kind, album, tmp_path):
     assert [x["loss"] for x in resumed] == [x["loss"] for x in lines]
     model = kind.from_pretrained(tmp_path / "whole")
     assert all(torch.isfinite(p).all() for p in model.parameters())
+    # Started from those weights it begins where they ended; another shape is refused.
+    more = [f"train.start={tmp_path / 'whole'}", "train.steps=10"]
+    train(VisionRecipe.load(path, more), tmp_path / "more", album=album)
+    line = json.loads((tmp_path / "more" / "metrics.jsonl").read_text().splitlines()[0])
+    assert line["loss"] + line["heads"] < 0.5 * (total[0] + total[-1])
+    with pytest.raises(SettingsError, match="another shape"):
+        other = [*more, f"{kind.__name__.lower()}.layers=2"]
+        train(VisionRecipe.load(path, other), tmp_path / "no", album=album)
 
 
 def test_recipes_say_what_is_wrong(tmp_path):
