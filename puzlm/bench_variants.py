@@ -48,6 +48,7 @@ def _variants() -> dict[str, Variant]:
         ("blocks", "layers compiled one by one, the step as one CUDA graph",
          {"blocks": True, "graph": True}),
         ("tokens", "distances from split bfloat16 products, arg-max fused", {"tokens": "split"}),
+        ("words", "pixels of four bytes", {"words": True}),
         ("layout", "rows on 16 bytes in cross-attention and logits, heads in bfloat16",
          {"aligned": True, "heads16": True}),
         ("gelu", "exact GELU from one exponential, in a kernel of its own", {"gelu": "kernel"}),

@@ -56,6 +56,9 @@ class CutSettings:
 class Album:
     """Images of any size in one flat uint8 tensor, with the offset and size of each."""
 
+    words: Tensor | None = None
+    """The same with four bytes a pixel (with_words)."""
+
     def __init__(self, pixels: Tensor, offsets: Tensor, sizes: Tensor) -> None:
         self.pixels, self.offsets, self.sizes = pixels, offsets, sizes
 
@@ -89,6 +92,16 @@ class Album:
             blobs = (blob for _, blob in zip(range(limit), blobs, strict=False))
         with ThreadPoolExecutor(workers) as pool:
             return cls.of(pool.map(lambda b: read_image(b[1], name=b[0]), blobs), device)
+
+    def with_words(self, part: int = 2**26) -> Album:
+        """Add pixels of four bytes: one read brings all colours, for 4/3 of the memory on top."""
+        album = Album(self.pixels, self.offsets, self.sizes)
+        colours = self.pixels.view(-1, 3)
+        album.words = torch.empty(len(colours), dtype=torch.int32, device=colours.device)
+        for start in range(0, len(colours), part):
+            red, green, blue = colours[start : start + part].int().unbind(1)
+            album.words[start : start + part] = red | green << 8 | blue << 16
+        return album
 
 
 @dataclass(frozen=True)
@@ -152,9 +165,9 @@ def cut_batch(
 
     width = album.sizes[image][:, 1, None, None, None]
     rows = corner[:, :, 0, None, None] + index[:, None, 0]  # (n, cells, side, 4)
-    rows = album.offsets[image][:, None, None, None] + rows * width * 3
+    rows = album.offsets[image][:, None, None, None] // 3 + rows * width
     columns = corner[:, :, 1, None, None] + index[:, None, 1]
-    columns = torch.where(flip[:, None, None, None], width - 1 - columns, columns) * 3
+    columns = torch.where(flip[:, None, None, None], width - 1 - columns, columns)
     channel = torch.arange(3, device=image.device)
     down, across = weight[:, None, 0], weight[:, None, 1]
     mixed: Tensor | float = 0.0
@@ -162,8 +175,11 @@ def cut_batch(
         line: Tensor | float = 0.0
         for j in range(4):
             where = rows[..., i][..., :, None] + columns[..., j][..., None, :]
-            pixel = album.pixels[where[..., None] + channel].float()
-            line = line + pixel * across[..., j][..., None, :, None]
+            if album.words is None:
+                pixel = album.pixels[where[..., None] * 3 + channel]
+            else:
+                pixel = album.words[where][..., None] >> 8 * channel & 255
+            line = line + pixel.float() * across[..., j][..., None, :, None]
         mixed = mixed + line * down[..., i][..., :, None, None]
     contrast, light = tint[:, 0, None, None, None, None], tint[:, 1, None, None, None, None]
     return ((mixed - 128) * contrast + 128 + light).clamp(0, 255).round()

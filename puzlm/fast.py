@@ -37,6 +37,8 @@ class Tricks:
     tokens: str = "float32"
     """Products of the tokenizer: 'float32', 'split' (three bfloat16 terms a factor, sums in
     float32, arg-max in the same kernel) or 'bfloat16' (one term)."""
+    words: bool = False
+    """Pixels of four bytes beside those of three: the cut reads a third as often."""
     aligned: bool = False
     """Cross-attention scores as tokens x queries: rows of 72 numbers lie on 16 bytes, rows of 116
     do not, and the matrix units need that."""

@@ -51,7 +51,8 @@ class Pages:
             books = self.tokenizer.codebooks_
             self.tokenizer.codebooks_ = [SplitBook(book, tricks.tokens) for book in books]
         self.grid: Grid = parse_grid(recipe.cut.grid)
-        self.album, self.tokens = album, None
+        self.album = album.with_words() if album is not None and tricks.words else album
+        self.tokens = None
         self.shuffled = not tokenizer.settings.lexicographic
         if recipe.data.tokens:
             self.tokens = np.load(recipe.data.tokens, mmap_mode="r")
@@ -240,8 +241,12 @@ class Heads(nn.Module):
         found = []
         for linear, none in zip((self.right, self.below), self.none, strict=True):
             query, key = _in_dtype(linear, pooled).chunk(2, -1)
-            key = torch.cat([key, none.to(key).expand(len(key), 1, -1)], 1)
-            found.append(query @ key.transpose(1, 2) / key.shape[-1] ** 0.5)
+            answers = key.shape[1] + 1
+            # Empty keys up to a multiple of 8: shorter rows keep the matrix units out.
+            none = none.to(key).expand(len(key), 1, -1)
+            key = F.pad(torch.cat([key, none], 1), (0, 0, 0, -answers % 8))
+            scores = query @ key.transpose(1, 2) / key.shape[-1] ** 0.5
+            found.append(scores[..., :answers])
         return found[0], found[1], _in_dtype(self.cell, pooled)
 
 

@@ -142,8 +142,8 @@ def test_one_step_with_all_tricks_is_one_plain_step(folder, fp8):
     recipe = recipe_of(folder)
     album = Album.read([folder])
     tokenizer = PieceTokenizer(recipe.tokenizer).fit(_images(folder), max_iter=3)
-    tricks = Tricks(tokens="split", aligned=True, heads16=True, gelu="kernel", attention="kernel",
-                    fp8=fp8)  # fmt: skip
+    tricks = Tricks(tokens="split", words=True, aligned=True, heads16=True, gelu="kernel",
+                    attention="kernel", fp8=fp8)  # fmt: skip
     objective = Objective(build_model(recipe, tokenizer), tokenizer, 4, 0.5)
     results = []
     for some in (None, tricks):
@@ -262,6 +262,8 @@ def test_device_cut_is_the_tokenizers_cut(crops):
     parts = [torch.from_numpy(np.ascontiguousarray(a)) for a in vars(draw).values()]
     tokenizer = PieceTokenizer(piece_size=40)
     cut_pieces = cut_batch(album, *parts[:-1], side=40).numpy()
+    packed = album.with_words(part=1000)
+    assert np.array_equal(cut_batch(packed, *parts[:-1], side=40).numpy(), cut_pieces)
     for i in range(12):
         for cell in range(9):
             (top, left), (height, width) = draw.corner[i, cell], draw.piece[i]
