@@ -142,7 +142,7 @@ def read_embeddings(folder: Path, tokenizer: PieceTokenizer, seed: int) -> dict[
         start, after = Seq2Seq(model.settings), model.embedding
         if known := (folder / "settings.json").is_file():
             from puzlm.settings import Recipe
-            from puzlm.train import build_model
+            from puzlm.starts import build_model
 
             recipe = Recipe.from_dict(read_json(folder / "settings.json"), str(folder))
             start = build_model(recipe.with_train(start=""), tokenizer)

@@ -22,8 +22,9 @@ from puzlm.corpus import Album
 from puzlm.fast import PLAIN, Tricks
 from puzlm.loop import Batch, recorded
 from puzlm.settings import Recipe
+from puzlm.starts import build_model
 from puzlm.tokenizer import PieceTokenizer
-from puzlm.train import Objective, Pages, build_model
+from puzlm.train import Objective, Pages
 
 
 def matrix_rate(device: str, size: int = 8192) -> float:

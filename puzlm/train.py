@@ -1,4 +1,4 @@
-"""Training, read from top to bottom: settings, data, model, objective, loop.
+"""Training, read from top to bottom: data, objective, loop; starts.py builds the model.
 
     recipe -> album on the device -> every step: draw, cut, tokenise, sort -> encoder-decoder
 
@@ -24,17 +24,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from puzlm import kernels
-from puzlm.backbones import ModelSettings, Seq2Seq, TorchReader
+from puzlm.backbones import Seq2Seq, TorchReader
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.decoding import decode
 from puzlm.errors import SettingsError
-from puzlm.fast import PLAIN, POSITION_OFFSET, PROVEN, SplitBook, Tricks, bart, compiled
+from puzlm.fast import PLAIN, PROVEN, SplitBook, Tricks, bart, compiled
 from puzlm.images import iter_images, write_bytes
 from puzlm.loop import Batch, TrainingError, loop
 from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import Grid, Puzzle, parse_grid
 from puzlm.settings import Recipe
-from puzlm.tokenizer import BOS, PieceTokenizer, read_safetensors
+from puzlm.starts import build_model
+from puzlm.tokenizer import BOS, PieceTokenizer
 
 # ---- data -----------------------------------------------------------------------------------
 
@@ -137,93 +138,7 @@ def fit_tokenizer(recipe: Recipe, album: Album, device: str) -> PieceTokenizer:
     return tokenizer.fit_canonical(torch.cat(pieces), seed=recipe.train.seed, device=device)
 
 
-# ---- model ----------------------------------------------------------------------------------
-
-
-def build_model(recipe: Recipe, tokenizer: PieceTokenizer) -> Seq2Seq:
-    """Build the recipe's backbone for a tokenizer's vocabulary, and start its embeddings."""
-    named = ModelSettings.of_size(recipe.model.backbone, recipe.model.size, tokenizer)
-    wanted = {k: v for k, v in vars(recipe.model).items() if v and k not in ("size", "backbone")}
-    torch.manual_seed(recipe.train.seed)
-    model = Seq2Seq(ModelSettings(**{**vars(named), **wanted}))
-    if recipe.train.centroid_start:
-        start_from_centroids(model, tokenizer, recipe.train.seed)
-    if recipe.train.start:
-        start = Path(recipe.train.start)
-        arrays = read_safetensors(start / "model.safetensors")
-        old = PieceTokenizer.from_pretrained(start)
-        model.load(grown(arrays, model, old, tokenizer), recipe.train.start)
-    return model
-
-
-def grown(
-    arrays: dict[str, Any], model: Seq2Seq, old: PieceTokenizer, new: PieceTokenizer
-) -> dict[str, Any]:
-    """Weights of a model for a smaller grid, fitted to one for a larger grid.
-
-    Symbols keep their embeddings, and slots their positions; the new ones stay as they were
-    started. A cell begins as the blend of the old cells at its place in the picture, so that
-    corners begin as corners.
-    """
-    few, many = old.settings.max_cells, new.settings.max_cells
-    if few == many or old.mask_token_id != new.mask_token_id:
-        return arrays  # the same size, or other symbols: then load() says what does not fit
-    own, result = model.tensors(), dict(arrays)
-    for name, value in arrays.items():
-        fresh = own[name].detach().float().cpu().numpy() if name in own else value
-        if fresh.shape == value.shape:
-            continue
-        result[name] = fresh.copy()
-        if len(value) == len(old) and len(fresh) == len(new):  # rows are tokens
-            first = old.cell_token_id(0)
-            result[name][:first] = value[:first]
-            a, b = math.isqrt(few), math.isqrt(many)
-            if a * a == few and b * b == many:
-                blend = np.array([[max(0.0, 1 - abs(i * (a - 1) / (b - 1) - j)) for j in range(a)]
-                                  for i in range(b)])  # fmt: skip
-                result[name][first:] = np.kron(blend, blend) @ value[first:].astype(np.float64)
-        else:  # rows are positions
-            result[name][: len(value)] = value
-            if "encoder." in name and old.settings.separator:
-                _more_slots(result[name], len(value), old.settings.border_length + 1)
-    return result
-
-
-def _more_slots(table: NDArray[Any], known: int, word: int) -> None:
-    """Fill BART's position table beyond its first `known` rows: new slots, the same places."""
-    whole = (known - POSITION_OFFSET) // word
-    old = table[POSITION_OFFSET:][: whole * word].reshape(whole, word, -1)
-    inside, slots = old.mean(0), old.mean(1)
-    rng = np.random.default_rng(0)
-    for place in range(known, len(table)):
-        slot, where = divmod(place - POSITION_OFFSET, word)
-        if where == 0 or place == known:
-            deviation = rng.standard_normal(table.shape[1]) * (slots - slots.mean(0)).std()
-        table[place] = inside[where] + deviation
-
-
-@torch.no_grad()
-def start_from_centroids(model: Seq2Seq, tokenizer: PieceTokenizer, seed: int) -> None:
-    """Let similar symbols start with similar embeddings, and places in a piece with the same.
-
-    The input stays symbols: only the start of training knows what they look like.
-    """
-    rng = np.random.default_rng(seed)
-    scale = float(model.embedding.std())
-    for number, book in enumerate(tokenizer.codebooks_):
-        c = book.half_whitened()
-        turn = rng.standard_normal((c.shape[1], model.embedding.shape[1])) / math.sqrt(c.shape[1])
-        start = c @ turn
-        first = 4 + number * tokenizer.settings.vocab_size
-        rows = torch.from_numpy(start / start.std() * scale).to(model.embedding)
-        model.embedding[first : first + len(rows)] = rows
-    if model.settings.backbone == "bart":
-        table = model.net.model.encoder.embed_positions.weight
-        b = tokenizer.settings.border_length + tokenizer.settings.separator
-        place = torch.arange(len(table) - 2)
-        slot = torch.randn(int(place.max()) // b + 1, table.shape[1]) * scale
-        inside = torch.randn(b, table.shape[1]) * scale
-        table[2:] = slot[place // b] + inside[place % b]
+# ---- objective -----------------------------------------------------------------------------
 
 
 class Heads(nn.Module):
@@ -409,4 +324,4 @@ def pick_device(name: str) -> str:
     return f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
 
 
-__all__ = ["CutSettings", "Objective", "Pages", "TrainingError", "build_model", "train"]
+__all__ = ["CutSettings", "Objective", "Pages", "TrainingError", "train"]

@@ -29,9 +29,10 @@ from puzlm.exam import OnDevice, examine
 from puzlm.images import Pixels, iter_images, write_bytes
 from puzlm.puzzle import Puzzle, parse_grid
 from puzlm.settings import Recipe
+from puzlm.starts import build_model
 from puzlm.timed import Draws, start_from_sides, start_positions, train_for, wait
 from puzlm.tokenizer import PieceTokenizer
-from puzlm.train import Objective, build_model
+from puzlm.train import Objective
 
 
 @dataclass(frozen=True)

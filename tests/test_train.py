@@ -22,9 +22,10 @@ from puzlm.metrics import perfect
 from puzlm.puzzle import Puzzle, cut
 from puzlm.settings import Recipe
 from puzlm.solver import Solver
+from puzlm.starts import build_model
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.tokens import write_tokens
-from puzlm.train import Objective, Pages, build_model, fit_tokenizer, train
+from puzlm.train import Objective, Pages, fit_tokenizer, train
 
 
 @pytest.fixture(scope="module")

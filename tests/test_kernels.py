@@ -1,0 +1,75 @@
+"""The Triton kernels against their eager twins, run by Triton's interpreter: no GPU is needed.
+
+Triton does not come with torch for CPUs (`pip install triton`); without it nothing is tested.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
+
+START = """
+import sys, torch, triton
+from puzlm import kernels as k
+torch.manual_seed(0)
+def near(got, want, bound=1e-5):
+    assert float((got - want).abs().max()) < bound * max(1.0, float(want.abs().max())), (got, want)
+"""
+ATTENTION = """
+length, causal, rows = {length}, {causal}, {rows}
+qkv, grad = torch.randn(2, length, 3 * 64), torch.randn(2, length, 64)
+block = max(16, triton.next_power_of_2(length))
+same = dict(LENGTH=length, HEADS=2, CAUSAL=causal, BLOCK=block, SIZE=32, ROWS=min(rows, block))
+scale = 32**-0.5 * k.LOG2E
+out = torch.full((2, length, 64), 9.0)
+k._attend_kernel[(4, triton.cdiv(length, same["ROWS"]))](qkv, out, scale, **same)
+near(out, k.attend(qkv, 2, causal))
+back, sums = torch.full_like(qkv, 9.0), torch.full((2, 192), 9.0)
+k._attend_backward_kernel[(4, 1)](qkv, grad, back, sums, scale, **same)
+want, want_sums = k.attend_backward(qkv, grad, 2, causal)
+near(back, want)
+near(sums, want_sums)
+"""
+OTHERS = """
+h, grad = torch.randn(7, 64), torch.randn(7, 64)
+none = torch.empty(0)
+out = torch.full_like(h, 9.0)
+k._gelu_kernel[(3,)](h, out, none, none, 7, WIDTH=64, FP8=False)
+near(out, torch.nn.functional.gelu(h))
+back, sums = torch.full_like(h, 9.0), torch.full((3, 64), 9.0)
+k._gelu_backward_kernel[(3,)](grad, h, back, sums, none, none, 7, WIDTH=64, FP8=False)
+want = k.gelu_backward(grad, h, False)[0]
+near(back, want)
+near(sums.sum(0), want.sum(0))
+
+x, c = torch.randn(50, 96), torch.randn(300, 96)  # the interpreter knows no bfloat16
+half = (c**2).sum(1) / 2
+found = torch.full((50,), -1)
+k._nearest_kernel[(triton.cdiv(50, 32),)](x, c, half, found, 50, 300, DEPTH=96, ROWS=32, COLUMNS=64,
+                                         STEP=64)
+assert torch.equal(found, k.nearest(x, c, half))
+"""
+
+
+def interpreted(text):
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", START + text], capture_output=True, text=True,
+                          env=environment, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("length", "causal", "rows"), [(116, False, 32), (70, True, 128), (9, True, 16)]
+)
+def test_attention(length, causal, rows):
+    interpreted(ATTENTION.format(length=length, causal=causal, rows=rows))
+
+
+def test_gelu_and_nearest_centroid():
+    interpreted(OTHERS)
