@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from puzlm import assembly, classic
-from puzlm.board import runner_up
-from puzlm.evidence import BLED, WITH_VISION, agreement, by_agreement
+from puzlm.evidence import BLED, WITH_VISION, added, agreement, by_agreement
 from puzlm.images import write_bytes
 from puzlm.metrics import absolute, perfect
 from puzlm.protocols import PROTOCOLS, read_data
@@ -87,16 +86,10 @@ def arrange(row: dict, weights: dict[str, float]) -> np.ndarray:
         agree = {k: agreement(*(_of(x) for x in row[k]), row["grid"])
                  for k in ("pixels", "edges", "sides")}  # fmt: skip
         weights = {**weights, **by_agreement(agree, row["bleeding"] > 0.5)}
-    right, below = np.zeros((n, n)), np.zeros((n, n))
-    for name in ("context", "edges", "pixels", "sides"):
-        if weights.get(name):
-            a, b = (_of(x) for x in row[name])
-            least = 0.0 if name == "context" else runner_up(a, b)
-            right, below = right + weights[name] * (a - least), below + weights[name] * (b - least)
-    np.fill_diagonal(right, -np.inf)
-    np.fill_diagonal(below, -np.inf)
-    cells = [weights[k] * row[k] for k in ("seq2seq", "vision") if k in weights]
-    where = np.sum(cells, 0) if cells else None
+    names = ("context", "edges", "pixels", "sides")
+    pairs = {k: tuple(_of(x) for x in row[k]) for k in names if weights.get(k)}
+    cells = {k: row[k] for k in ("seq2seq", "vision") if k in weights}
+    right, below, where = added(pairs, cells, weights, n)
     if n <= assembly.SMALL_GRID:
         return assembly.beam_search(right, below, row["grid"], where, hole=0.0)[0][0]
     return assembly.assemble(right, below, row["grid"], where, hole=0.0)

@@ -139,6 +139,25 @@ def by_agreement(agree: Mapping[str, float], bled: bool) -> dict[str, float]:
     return {"pixels": SEAMS} if touch else {}
 
 
+def added(
+    pairs: Pairs, cells: Mapping[str, Floats], weights: Mapping[str, float], n: int
+) -> tuple[Floats, Floats, Floats | None]:
+    """One objective of all evidence: scores of neighbours (right, below) and of cells."""
+    from puzlm.board import runner_up
+
+    right, below = np.zeros((n, n)), np.zeros((n, n))
+    for name, (a, b) in pairs.items():
+        if not weights.get(name):
+            continue
+        # The ViT compares with nothing, the others with each other: holes make them differ.
+        least = 0.0 if name == "context" or n < 3 else runner_up(a, b)
+        right, below = right + weights[name] * (a - least), below + weights[name] * (b - least)
+    np.fill_diagonal(right, -np.inf)
+    np.fill_diagonal(below, -np.inf)
+    where = np.sum([weights[k] * v for k, v in cells.items()], 0) if cells else None
+    return right, below, where
+
+
 def by_size(puzzles: list[Puzzle], indices: list[int], most: int) -> list[list[int]]:
     """Group puzzles of one grid and number of pieces, at most `most` together."""
     groups: dict[Any, list[int]] = {}

@@ -27,6 +27,7 @@ from puzlm.evidence import (
     WITH_VISION,
     Evidence,
     Read,
+    added,
     by_piece,
     by_size,
     in_large,
@@ -291,7 +292,6 @@ class Solver:
     def _combine(self, puzzle: Puzzle, given: dict[int, int], evidence: Evidence) -> Solution:
         """Add the evidence up and search for the best arrangement."""
         from puzlm import assembly
-        from puzlm.board import runner_up
 
         start = time.perf_counter()
         n, use = len(puzzle.pieces), USES[self.solver]
@@ -312,16 +312,7 @@ class Solver:
             w |= where_borders_touch(puzzle, pairs, self._symbolic_sides if read else None)
         elif not cells:
             w |= in_large(puzzle, pairs)
-        right, below = np.zeros((n, n)), np.zeros((n, n))
-        for name, (a, b) in pairs.items():
-            if not w[name]:
-                continue
-            # The ViT compares with nothing, the others with each other: holes make them differ.
-            least = 0.0 if name == "context" or n < 3 else runner_up(a, b)
-            right, below = right + w[name] * (a - least), below + w[name] * (b - least)
-        np.fill_diagonal(right, -np.inf)
-        np.fill_diagonal(below, -np.inf)
-        where = np.sum([w[k] * v for k, v in cells.items()], 0) if cells else None
+        right, below, where = added(pairs, cells, w, n)
         if puzzle.cells <= assembly.SMALL_GRID:
             found, scores = assembly.beam_search(
                 right, below, puzzle.grid, where, given, top=TOP, hole=0.0
