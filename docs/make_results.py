@@ -55,7 +55,8 @@ MAIN = ["imagenet-3x3", "imagenet-3x3-missing-1", "imagenet-3x3-missing-2",
         "imagenet-lsej-10x10-2", "kaggle-3x3"]  # fmt: skip
 COLUMNS = {"seq2seq": "seq2seq", "auto": "auto", "classic": "pixels alone (classic)",
            "bigram": "side model alone", "vision": "pixel transformer"}  # fmt: skip
-SOLVERS = ["random", "classic", "bigram", "vision", "vision-pairs", "paper", "seq2seq", "auto"]
+SOLVERS = ["random", "classic", "bigram", "vision", "vision-pairs", "paper", "seq2seq", "symbols",
+           "auto"]  # fmt: skip
 # Files PROTOCOL.seq2seq-DECODING.json; plain seq2seq is decoded "valid".
 DECODINGS = {"greedy": "greedy; an answer that takes a cell twice has failed",
              "beam": "beam of 16", "assign": "assignment of beam marginals"}  # fmt: skip

@@ -26,7 +26,8 @@ SolverName = Annotated[
     str,
     typer.Option(
         "--solver",
-        help="auto, seq2seq, vision, vision-pairs, bigram, classic, random, or module:function.",
+        help="auto, seq2seq, symbols, vision, vision-pairs, bigram, classic, random, or "
+        "module:function.",
     ),
 ]
 Engine = Annotated[

@@ -171,6 +171,14 @@ def _beam(
     return Decoded(chosen[:, 0], confidence, marginals, chosen, score)
 
 
+def by_slot(order: Ints, given: Sequence[Mapping[int, int]]) -> list[dict[int, int]]:
+    """Pieces that are given, {piece: cell}, as slots of sentences whose pieces stand in `order`."""
+    return [
+        {int(np.flatnonzero(row == piece)[0]): cell for piece, cell in some.items()}
+        for row, some in zip(order, given, strict=True)
+    ]
+
+
 def assign(found: Decoded, fixed: Ints | None = None) -> Decoded:
     """Give every slot a cell of its own so that the product of the marginals is largest."""
     assert found.marginals is not None

@@ -34,6 +34,10 @@ AGREED = 64  # width of the beam that looks for such an answer; as good for this
 BLED = {"seq2seq": 1.0, "pixels": 1.0, "sides": 0.5, "vision": 0.25, "context": 0.25, "edges": 0.0}
 
 
+# `symbols`, up to 3x3 and above: the larger the grid, the more pairs of sides there are to ask.
+BESIDE = ({"sides": 0.1, "temperature": 2.0}, {"sides": 1.0, "temperature": 2.0})
+
+
 @dataclass(frozen=True)
 class Read:
     """What the encoder-decoder said of one puzzle, by input piece."""

@@ -20,9 +20,10 @@ import numpy as np
 
 from puzlm import calibration, checkpoints
 from puzlm.box import Box, Language, load_edges, load_reader, load_sides, load_vision
-from puzlm.decoding import METHODS, Reader, assigned, decode
+from puzlm.decoding import METHODS, Reader, assigned, by_slot, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
 from puzlm.evidence import (
+    BESIDE,
     FUSION,
     WITH_VISION,
     Evidence,
@@ -39,13 +40,14 @@ from puzlm.puzzle import Grid, Puzzle
 from puzlm.solution import Floats, Given, Solution, as_puzzle, at_random, check_given, grid_name
 from puzlm.tokenizer import PieceTokenizer, side_symbols
 
-SOLVERS = ("auto", "seq2seq", "vision", "vision-pairs", "bigram", "classic", "random")
+SOLVERS = ("auto", "seq2seq", "symbols", "vision", "vision-pairs", "bigram", "classic", "random")
 BATCH = {"valid": 64, "greedy": 64, "beam": 16, "assign": 16}  # puzzles read at once
 WIDTH = 16  # hypotheses of the decoder's beam when `auto` asks for marginals
 VIEWED = 16  # puzzles that the ViT looks at together
 TOP = 32  # arrangements whose scores make up the confidence of `auto`
 USES = {"auto": ("seq2seq", "vision", "context", "edges", "pixels", "sides"),
-        "bigram": ("sides",), "vision-pairs": ("edges",)}  # fmt: skip
+        "symbols": ("seq2seq", "sides"), "bigram": ("sides",),
+        "vision-pairs": ("edges",)}  # fmt: skip
 
 
 class Solver:
@@ -123,6 +125,7 @@ class Solver:
         """Say at once what a model cannot do."""
         needs = {"bigram": (self.sides, "side model (sides.json)"),
                  "seq2seq": (self.reader, "language model (model.json)"),
+                 "symbols": (self.reader or self.sides, "language model (model.json)"),
                  "vision": (self.vision, "ViT (vision.json)"),
                  "vision-pairs": (self.edges, "encoder of sides (edges.json)")}  # fmt: skip
         part, name = needs.get(self.solver, (True, ""))
@@ -169,7 +172,7 @@ class Solver:
             for puzzle in puzzles:
                 self._check_reads(puzzle)
         gathered = [Evidence() for _ in puzzles]
-        if self.solver in ("auto", "seq2seq"):
+        if self.solver in ("auto", "seq2seq", "symbols"):
             self._gather(puzzles, gathered, "seq2seq", self._language, lambda some, k:
                          self._read(some, [fixed[i] for i in k]), BATCH[self._method])  # fmt: skip
         if self.solver in ("auto", "vision"):
@@ -268,20 +271,22 @@ class Solver:
         language = self._language(puzzles[0])
         assert language is not None
         tokenizer, reader, card = language
+        name = f", {card['name']}" if self.box is not None and "name" in card else ""
+        if self.solver == "symbols":
+            from puzlm.views import read_views
+
+            seen = read_views(reader, tokenizer, puzzles, width=WIDTH, given=given)
+            straight = np.arange(len(puzzles[0].pieces))
+            return [by_piece(seen, straight, row, name) for row in range(len(puzzles))]
         text = tokenizer(puzzles)
         slots = len(puzzles[0].pieces)
         order = text["order"][:, :slots]
-        slot_given = [
-            {int(np.flatnonzero(row == piece)[0]): cell for piece, cell in g.items()}
-            for row, g in zip(order, given, strict=True)
-        ]
         found = decode(
             reader, text["input_ids"], slots=slots, grid=puzzles[0].grid,
             first_cell=tokenizer.cell_token_id(0), attention_mask=text["attention_mask"],
-            method=self._method, width=WIDTH, given=slot_given,
+            method=self._method, width=WIDTH, given=by_slot(order, given),
             temperature=float(card.get("temperature", 1.0)) if self.solver == "seq2seq" else 1.0,
         )  # fmt: skip
-        name = f", {card['name']}" if self.box is not None and "name" in card else ""
         return [by_piece(found, order[row], row, name) for row in range(len(puzzles))]
 
     def _look(self, puzzles: list[Puzzle], _: list[int]) -> list[tuple[Floats, Floats, Floats]]:
@@ -307,7 +312,9 @@ class Solver:
             pairs |= self._sides_of(puzzle, use, bool(cells))
         # With holes they would pull pieces together that do not touch.
         whole = bool(cells) and n == puzzle.cells > 2
-        if whole:
+        if self.solver == "symbols" and cells:
+            w |= BESIDE[puzzle.cells > 9]
+        elif whole:
             read = evidence.seq2seq is not None
             w |= where_borders_touch(puzzle, pairs, self._symbolic_sides if read else None)
         elif not cells:
@@ -329,7 +336,8 @@ class Solver:
         named = evidence.seq2seq.named if evidence.seq2seq is not None else ""
         used = [f"seq2seq{named.replace(',', '')}" if k == "seq2seq" else k for k in cells]
         used += [k for k in pairs if k != "context" and w[k]]
-        name = f"auto ({' + '.join(used)})" if self.solver == "auto" else self.solver
+        joined = self.solver in ("auto", "symbols")
+        name = f"{self.solver} ({' + '.join(used)})" if joined else self.solver
         seconds = evidence.seconds + time.perf_counter() - start
         order = tuple(np.argsort(-sure, kind="stable").tolist())
         if evidence.seq2seq is not None:
@@ -358,7 +366,7 @@ class Solver:
         for pair in (p for both in found.values() for p in both):
             np.fill_diagonal(pair, -np.inf)
         # Beside stronger evidence the symbolic sides add nothing (docs/log.md).
-        if "sides" in use and not read and "edges" not in found:
+        if "sides" in use and ("pixels" not in use or not read and "edges" not in found):
             found |= self._symbolic_sides(puzzle)
         return found
 

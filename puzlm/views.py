@@ -8,14 +8,14 @@ MIRRORED; ALL is for one that also knows pictures lying on their side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.decoding import WIDTH, Decoded, Reader, assign, decode
+from puzlm.decoding import WIDTH, Decoded, Reader, assign, by_slot, decode
 from puzlm.errors import PuzzleError, SettingsError
 from puzlm.images import Pixels
 from puzlm.puzzle import Grid, Puzzle
@@ -60,12 +60,12 @@ SETS = {1: UPRIGHT, 2: MIRRORED, 8: ALL}
 def read_views(
     reader: Reader, tokenizer: PieceTokenizer, puzzles: Sequence[Puzzle],
     views: Sequence[View] = MIRRORED, *, width: int = WIDTH, temperature: float = 1.0,
-    batch: int = 16,
+    batch: int = 16, given: Sequence[Mapping[int, int]] | None = None,
 ) -> Decoded:  # fmt: skip
     """Read every view and average: cells and marginals by input piece, not by slot.
 
     All puzzles must have one grid and one number of pieces; `batch` are read at once. Cells are
-    the assignment with the largest product of averaged marginals.
+    the assignment with the largest product of averaged marginals. `given` fixes pieces in cells.
     """
     if not views or not puzzles:
         raise SettingsError("views: at least one view and one puzzle are needed")
@@ -75,15 +75,20 @@ def read_views(
     if grid[0] != grid[1] and any(v.turns % 2 for v in views):
         raise PuzzleError(f"views: a {grid[0]}x{grid[1]} puzzle cannot be turned by a quarter")
     total: Floats = np.zeros((len(puzzles), count, grid[0] * grid[1]))
+    fixed = given or [{}] * len(puzzles)
     for view in views:
         shown = view.cells(grid)
+        there = shown.argsort()  # where the view shows each cell of the puzzle
         for first in range(0, len(puzzles), batch):
             part = puzzles[first : first + batch]
             text = tokenizer([Puzzle(view.pieces(p.pieces), grid) for p in part])
+            moved = [{piece: int(there[cell]) for piece, cell in g.items()}
+                     for g in fixed[first : first + batch]]  # fmt: skip
             found = decode(
                 reader, text["input_ids"], slots=count, grid=grid,
                 first_cell=tokenizer.cell_token_id(0), attention_mask=text["attention_mask"],
                 method="beam", width=max(2, width), temperature=temperature,
+                given=by_slot(text["order"][:, :count], moved),
             )  # fmt: skip
             assert found.marginals is not None
             rows = np.arange(first, first + len(part))[:, None, None]

@@ -83,6 +83,28 @@ def test_symbols_are_asked_where_colours_bled(auto, crops):
     assert heard[0] < 0.2 and heard[1] > 0.5
 
 
+def test_symbols_alone_never_look_at_pixels(photo, monkeypatch):
+    """Language model, its mirror image and side model: any grid, given pieces, holes."""
+    solver = Solver.from_pretrained(solver="symbols")
+
+    def look(*_):
+        raise AssertionError("a pixel was looked at")
+
+    monkeypatch.setattr("puzlm.classic.evidence", look)
+    monkeypatch.setattr(Solver, "_look", look)
+    worn = [Puzzle.from_image(photo, 3, gap=0.25, seed=i) for i in range(3)]
+    worn.append(Puzzle.from_image(photo, 3, gap=0.25, missing=2, seed=4))
+    found = solver.solve_many(worn)
+    assert np.mean([absolute(f.positions, p.truth)
+                    for f, p in zip(found, worn, strict=True)]) > 0.8  # fmt: skip
+    assert found[0].solver == "symbols (seq2seq puzlm-3x3 + sides)"
+    wrong = {0: int((worn[0].truth[0] + 1) % 9)}
+    assert solver.solve(worn[0], given=wrong).positions[0] == wrong[0]
+    touching = Puzzle.from_image(photo, "2x4", seed=1)
+    other = solver.solve(touching)
+    assert other.solver == "symbols (sides)" and perfect(other.positions, touching.truth)
+
+
 def test_a_sure_but_untrained_model_is_no_match_for_borders_that_touch(tokenizer, crops):
     torch.manual_seed(0)
     model = Seq2Seq(ModelSettings.of_size("bart", "tiny", tokenizer))

@@ -78,6 +78,14 @@ def test_two_sure_views_outvote_a_doubtful_one(tokenizer, puzzles):
     assert all(np.array_equal(c, p.truth) for c, p in zip(together.cells, puzzles, strict=True))
 
 
+def test_given_pieces_are_given_in_every_view(tokenizer, puzzles):
+    """A wrong cell that is given is kept, whatever the views say."""
+    given = [{2: int((p.truth[2] + 1) % p.cells)} for p in puzzles]
+    oracle = Oracle(tokenizer, puzzles, MIRRORED, [8] * 2)
+    found = read_views(oracle, tokenizer, puzzles, MIRRORED, given=given)
+    assert [int(cells[2]) for cells in found.cells] == [g[2] for g in given]
+
+
 def test_a_long_puzzle_is_not_laid_on_its_side(tokenizer, crops):
     puzzle = Puzzle.from_image(crops[0], "2x3")
     with pytest.raises(PuzzleError, match="2x3 puzzle cannot be turned"):
