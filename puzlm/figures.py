@@ -19,6 +19,7 @@ SOLVERS: dict[str, Record] = {  # one solver, one look, told apart in grey by da
     "vision": {"color": GREEN, "linestyle": "-.", "marker": "^"},
     "vision-pairs": {"color": PINK, "linestyle": (0, (6, 2)), "marker": "P"},
     "seq2seq": {"color": RED, "linestyle": (0, (5, 1, 1, 1)), "marker": "s"},
+    "symbols": {"color": SKY, "linestyle": (0, (3, 1, 1, 1, 1, 1)), "marker": "*"},
     "auto": {"color": BLUE, "linestyle": "-", "marker": "o"},
 }
 MARKERS = "X*<>h8pd"
