@@ -100,7 +100,9 @@ def features(
     rest = free.sum() - free  # how many others there are
 
     def of_others(x: Floats) -> Floats:
-        total = x[free].sum() - np.where(free, x, 0.0)
+        # Sums before and after a piece, so that its own value leaves not even a rounding error.
+        counted = np.append(0.0, np.where(free, x, 0.0))
+        total = np.cumsum(counted)[:-1] + np.append(np.cumsum(counted[:1:-1])[::-1], 0.0)
         return np.where(rest > 0, total / np.maximum(rest, 1), x)
 
     others = of_others(own)
