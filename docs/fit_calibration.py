@@ -1,16 +1,14 @@
 """Fit the numbers of puzlm/calibration.py on validation puzzles, and measure what they do.
 
-    python docs/fit_calibration.py gather DATA OUT.jsonl MINUTES [FIRST [NAME...]]
-    python docs/fit_calibration.py fit docs/runs/calibration-val.json OUT.jsonl...
-    python docs/fit_calibration.py test docs/results docs/runs/calibration-test.json [FRESH.json...]
+    python docs/fit_calibration.py fit docs/runs/calibration-val.json GATHERED.jsonl...
+    python docs/fit_calibration.py test RAW docs/results docs/runs/calibration-test.json
     python docs/fit_calibration.py apply docs/results/*.json
     python docs/fit_calibration.py check DATA PUZZLES docs/results/*.json
 
-DATA holds photos-val.tar, art-val.tar, kaggle/valid.csv, and in large/ photos of 756 x 560 pixels
-or more that are of none of the classic sets (for `check`: the test images). `gather` asks every
-solver for its raw confidences, a few puzzles of every setting in turn, until the time is up. `fit`
-prints the table FITTED of calibration.py. For results files that hold raw confidences, `test` tells
-what calibrating does, `apply` calibrates in place, `check` compares that with fresh answers.
+GATHERED is what docs/gather_calibration.py writes. `fit` prints the table FITTED of calibration.py.
+RAW is a folder of results files with raw confidences: `test` tells what calibrating them does,
+beside the same files as they are; `apply` calibrates such files in place, `check` compares
+with fresh answers to the test images in DATA.
 """
 
 from __future__ import annotations
@@ -18,196 +16,46 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import count, cycle, islice
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.special import ndtri
 
 from puzlm import calibration
 from puzlm.calibration import Floats
-from puzlm.evaluate import _calibration, evaluate
-from puzlm.images import Pixels, iter_images, write_bytes
-from puzlm.protocols import PROTOCOLS, Protocol, make_puzzle, read_data
-from puzlm.puzzle import Puzzle
-from puzlm.solver import Solver, load_solver
-
-SEED = 100  # of the permutations; those of the protocols have 0
-SIDES = ("vision-pairs", "bigram", "classic")
-MODELS = ("auto", "seq2seq", "vision")
-LARGE = ("auto", "vision-pairs", "classic")
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Puzzles of one kind: how they are cut, from what, how many a turn, whom to ask."""
-
-    rules: Protocol
-    data: str
-    many: int
-    solvers: tuple[str, ...] = MODELS + SIDES
-    given: int = 0
-    every: int = 1  # turns
-
-    @property
-    def name(self) -> str:
-        return f"{self.rules.name}, {self.data}"
-
-
-def cut(side: int, gap: float, missing: int = 0, more: str = "", **rules: Any) -> Protocol:
-    """Rules of a square grid with gaps of a share of a piece."""
-    cell = 288 // side
-    piece = round(cell / (1 + gap))
-    name = f"{side}x{side}, gap {gap:.3g}" + (f", {missing} missing" if missing else "") + more
-    return Protocol(name, (side, side), *[cell * side] * 3, cell, piece, cell - piece,
-                    missing=missing, seed=SEED, **rules)  # fmt: skip
-
-
-def settings() -> Iterator[Setting]:
-    """All kinds of puzzles, those with more doubt more often."""
-    both = ("photos", "art")
-    for data in both:
-        for gap, many in ((0, 3), (1 / 8, 3), (1 / 4, 8), (1 / 3, 10), (1 / 2, 12)):
-            yield Setting(cut(3, gap), data, many)
-        for name, many in (("cfn", 10), ("fcvit", 8)):
-            yield Setting(replace(PROTOCOLS[f"imagenet-3x3-{name}"], seed=SEED), data, many)
-        yield Setting(cut(3, 0, 3), data, 8)
-        yield Setting(cut(3, 1 / 4, 2), data, 6)
-        yield Setting(cut(3, 1 / 2, more=", centre given", scored="non-centre"), data, 10)
-        yield Setting(cut(5, 1 / 8), data, 4)
-        yield Setting(cut(4, 1 / 8), data, 4, ("auto", *SIDES))
-        for name in ("imagenet-lsej-10x10-2", "imagenet-lsej-10x10-5"):
-            yield Setting(replace(PROTOCOLS[name], seed=SEED), data, 2, LARGE, every=2)
-    yield Setting(cut(3, 0, 1), "photos", 4)
-    yield Setting(cut(3, 0, 2), "photos", 8)
-    yield Setting(cut(3, 1 / 2, 1), "art", 6)
-    yield Setting(cut(3, 1 / 2, more=", 3 given"), "photos", 6, given=3)
-    yield Setting(cut(5, 0), "photos", 2)
-    yield Setting(cut(5, 1 / 4), "art", 4)
-    yield Setting(cut(5, 1 / 2), "photos", 3)
-    yield Setting(cut(5, 1 / 8, 3), "photos", 3)
-    yield Setting(cut(5, 1 / 8, more=", centre given", scored="non-centre"), "art", 4)
-    yield Setting(cut(5, 1 / 4, more=", centre given", scored="non-centre"), "photos", 3)
-    yield Setting(cut(4, 0), "photos", 2, ("auto", *SIDES))
-    yield Setting(cut(4, 1 / 3), "photos", 4, ("auto", *SIDES))
-    yield Setting(cut(4, 1 / 8, 2), "photos", 3, ("auto", *SIDES))
-    whole = replace(PROTOCOLS["classic-mcgill-540"], seed=SEED)
-    yield Setting(whole, "large", 1, LARGE, every=2)
-    yield Setting(PROTOCOLS["kaggle-3x3"], "ready", 10)
-
-
-# ---- gathering --------------------------------------------------------------------------------
-
-
-def read(data: str) -> dict[str, list[Pixels]]:
-    """All validation images, by kind."""
-    found = {kind: list(iter_images([Path(f"{data}/{kind}-val.tar")], None))
-             for kind in ("photos", "art")}  # fmt: skip
-    found["large"] = []
-    for image in iter_images([Path(f"{data}/large")], None):
-        high, wide = (560, 756) if image.shape[0] < image.shape[1] else (756, 560)
-        if image.shape[0] >= high and image.shape[1] >= wide:
-            top, left = (image.shape[0] - high) // 2, (image.shape[1] - wide) // 2
-            found["large"].append(image[top : top + high, left : left + wide])
-    return found
-
-
-def puzzles(setting: Setting, data: str, images: list[Pixels], first: int) -> Iterator:
-    """Yield (index, puzzle) for ever, from image number `first` on."""
-    if setting.data == "ready":
-        yield from islice(cycle(read_data(f"{data}/kaggle/valid.csv", setting.rules)), first, None)
-    for step in count(first):
-        index = step % len(images)
-        puzzle = make_puzzle(setting.rules, images[index], step)
-        if setting.given:
-            puzzle.settings["given"] = {i: int(puzzle.truth[i]) for i in range(setting.given)}
-        yield index, puzzle
-
-
-class Once:
-    """A ViT that two solvers ask the same: what it said last need not be computed again."""
-
-    def __init__(self, model: Any) -> None:
-        self.model, self.settings = model, model.settings
-        self.pieces: list[Pixels] = []
-        self.said: Any = None
-
-    def read(self, pieces: list[Pixels], grid: str) -> Any:
-        same = len(pieces) == len(self.pieces)
-        if not (same and all(a is b for a, b in zip(pieces, self.pieces, strict=True))):
-            self.pieces, self.said = pieces, self.model.read(pieces, grid)
-        return self.said
-
-
-def gather(data: str, out: str, minutes: str, first: str = "0", *only: str) -> None:
-    """Ask the solvers, a few puzzles of every setting in turn; each answer is a line of `out`.
-
-    `first` is where in the images to begin, `only` takes settings with these words in their names.
-    """
-    images = read(data)
-    solvers = {name: Solver.from_pretrained(solver=name) for name in (*MODELS, *SIDES)}
-    solvers["auto"]._vision = solvers["vision"]._vision = Once(solvers["vision"].vision)
-    for solver in solvers.values():
-        solver.raw = True
-    every = [
-        (s, puzzles(s, data, images.get(s.data, []), int(first) + 61 * i))
-        for i, s in enumerate(settings())
-        if not only or any(word in s.name for word in only)
-    ]
-    began = time.monotonic()
-    with Path(out).open("w", encoding="utf-8") as file:
-        for turn in count():
-            for number, (setting, source) in enumerate(every):
-                if (turn + number) % setting.every:
-                    continue
-                some = list(islice(source, setting.many))
-                for name in setting.solvers:
-                    # The solvers of sides are quick to fit: every other puzzle is enough.
-                    asked = some[:: 2 if name in SIDES else 1]
-                    for record in answers(solvers[name], name, asked):
-                        file.write(json.dumps({"setting": setting.name, **record}) + "\n")
-                file.flush()
-            print(turn, round(time.monotonic() - began), "s", flush=True)
-            if time.monotonic() - began > 60 * float(minutes):
-                break
-
-
-def answers(solver: Solver, name: str, asked: list[tuple[int, Puzzle]]) -> Iterator[dict]:
-    """What a solver says of puzzles, in the words of a results file."""
-    given = [puzzle.settings.get("given", {}) for _, puzzle in asked]
-    hidden = [replace(p, truth=None, settings={}) for _, p in asked]
-    found = solver.solve_many(hidden, given=given)
-    for (index, puzzle), solution, fixed in zip(asked, found, given, strict=True):
-        yield {
-            "image": index, "asked": name, "solver": solution.solver, "grid": [*puzzle.grid],
-            "given": {str(k): v for k, v in fixed.items()}, "truth": puzzle.truth.tolist(),
-            "positions": solution.positions.tolist(),
-            "confidences": [round(float(c), 5) for c in solution.confidences],
-        }  # fmt: skip
-
+from puzlm.evaluate import BINS, _calibration, evaluate
+from puzlm.images import write_bytes
+from puzlm.protocols import PROTOCOLS, read_data
+from puzlm.solver import load_solver
 
 # ---- fitting ----------------------------------------------------------------------------------
 
 # What each kind of answer is judged by. Tried on the validation puzzles and left out, because they
-# changed the loss on the other half by less than its noise or for the worse: the share of pieces
+# changed the loss on other images by less than its noise or for the worse: the share of pieces
 # below a half, the mean over the pieces beside it, products of own with missing, given and cells.
 SMALL = ("one", "own", "others", "least", "missing", "given", "cells")
-JUDGED_BY = dict.fromkeys(
-    ("auto", "auto sides", "seq2seq", "vision", "bigram", "classic", "vision-pairs"), SMALL
-) | dict.fromkeys(("pairs large", "classic large"), ("one", "own", "others"))
+JUDGED_BY = (
+    dict.fromkeys(("auto", "seq2seq", "vision", "classic"), SMALL)
+    | dict.fromkeys(("seq2seq beam", "seq2seq greedy"), SMALL)
+    | dict.fromkeys(calibration.SIDES, (*SMALL, "spread"))
+    | dict.fromkeys(("pairs large", "classic large"), ("one", "own", "others", "cells"))
+)
 RISING = ("own", "others", "least")  # never count against a piece
 PRIOR = 0.2  # puzzles that speak for the raw confidence as it is (weights in standard units)
+FOLDS = 5
 
 
 def pieces_of(record: dict) -> tuple[dict[str, Floats], Floats, Floats]:
     """Features, rightness and raw confidence of the pieces of one answer that are scored."""
     given = {int(piece): cell for piece, cell in (record.get("given") or {}).items()}
     raw, at = np.array(record["confidences"]), np.array(record["positions"])
-    found = calibration.features(raw, tuple(record["grid"]), given)
+    grid = tuple(record["grid"])
+    doubt = calibration.doubt(calibration.kind(record["solver"], grid[0] * grid[1]))
+    found = calibration.features(raw, grid, given, doubt)
     free = np.array([i not in given for i in range(len(raw))]) & (at >= 0)
     right = (at == np.array(record["truth"])).astype(float)
     return {name: x[free] for name, x in found.items()}, right[free], raw[free]
@@ -249,8 +97,33 @@ def fit_one(sets: dict[str, list[tuple]], names: Sequence[str]) -> calibration.N
 
 def ece(sure: Floats, right: Floats) -> float:
     """Expected calibration error, as in a results file."""
-    record = {"confidences": sure.tolist(), "positions": right.tolist(), "truth": [1.0] * len(sure)}
-    return float(_calibration([record])["ece"])
+    which = np.minimum((sure * BINS).astype(int), BINS - 1)
+    off = np.bincount(which, sure - right, BINS)
+    return float(np.abs(off).sum() / len(sure))
+
+
+def chance(parts: Sequence[tuple[Floats, Floats]], draws: int = 60) -> float:
+    """The mean ECE if every confidence of these answers (sure, right) were true.
+
+    Pieces of one answer are right or wrong together, so few puzzles are off by chance. Drawn is
+    rightness of the stated probability, correlated within answers as much as it is in truth.
+    """
+    sure, right = (np.concatenate(x) for x in zip(*parts, strict=True))
+    answer = np.repeat(np.arange(len(parts)), [len(x) for x, _ in parts])
+    least = ndtri(np.clip(sure, 1e-6, 1 - 1e-6))
+    spread = np.bincount(answer, right - sure).std()
+    rng = np.random.default_rng(0)
+
+    def drawn(alike: float) -> Floats:
+        common = rng.normal(size=len(parts))[answer]
+        return alike**0.5 * common + (1 - alike) ** 0.5 * rng.normal(size=len(sure)) < least
+
+    low, high = 0.0, 1.0
+    for _ in range(7):
+        middle = (low + high) / 2
+        got = np.mean([np.bincount(answer, drawn(middle) - sure).std() for _ in range(10)])
+        low, high = (middle, high) if got < spread else (low, middle)
+    return float(np.mean([ece(sure, drawn(low)) for _ in range(draws)]))
 
 
 def load(files: Sequence[str]) -> dict[str, dict[str, list[dict]]]:
@@ -266,40 +139,44 @@ def load(files: Sequence[str]) -> dict[str, dict[str, list[dict]]]:
     return {kind: dict(sorted(sets.items())) for kind, sets in sorted(found.items())}
 
 
-def halves(sets: dict[str, list[dict]], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """ECE before and after by setting, each half of the images judged by the other's numbers."""
-    before: dict[str, list[Floats]] = {}
-    for half in (0, 1):
-        other = {k: [pieces_of(r) for r in v if r["image"] % 2 != half] for k, v in sets.items()}
+def folds(sets: dict[str, list[dict]], names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """ECE before and after by setting; images are judged by numbers fitted without them."""
+    parts: dict[str, list[Floats]] = {}
+    known = {k: [(r["image"] % FOLDS, pieces_of(r)) for r in v] for k, v in sets.items()}
+    for fold in range(FOLDS):
+        other = {k: [x for f, x in v if f != fold] for k, v in known.items()}
         numbers = fit_one({k: v for k, v in other.items() if v}, names)
-        for name, records in sets.items():
-            for r in (r for r in records if r["image"] % 2 == half):
-                told, right, raw = pieces_of(r)
+        for name, records in known.items():
+            for told, right, raw in (x for f, x in records if f == fold):
                 sure = calibration.judged(told, numbers)
-                before.setdefault(name, []).append(np.stack([raw, sure, right]))
+                parts.setdefault(name, []).append(np.stack([raw, sure, right]))
     table = {}
-    for name, parts in before.items():
-        raw, sure, right = np.concatenate(parts, 1)
-        loss = -np.where(right > 0, np.log(sure), np.log(1 - sure)).mean()
-        table[name] = {"puzzles": len(parts), "right": right.mean(), "before": ece(raw, right),
-                       "after": ece(sure, right), "loss": loss}  # fmt: skip
+    for name, some in sorted(parts.items()):
+        raw, sure, right = np.concatenate(some, 1)
+        before = np.clip(raw, calibration.DOUBT, 1 - calibration.DOUBT)
+        was, loss = (-np.log(np.where(right > 0, x, 1 - x)).mean() for x in (before, sure))
+        table[name] = {"puzzles": len(some), "right": right.mean(), "said": sure.mean(),
+                       "raw": ece(raw, right), "ece": ece(sure, right),
+                       "chance": chance([(x[1], x[2]) for x in some]), "raw loss": was,
+                       "loss": loss}  # fmt: skip
     return {k: {m: x if isinstance(x, int) else round(float(x), 4) for m, x in v.items()}
             for k, v in table.items()}  # fmt: skip
 
 
 def fit(out: str, *files: str) -> None:
-    """Fit every kind of answer; print FITTED and write how well it does on the other half."""
-    record: dict[str, Any] = {"seed": SEED, "version": calibration.VERSION, "kinds": {}}
-    record |= {"prior": PRIOR, "split": "images of even and odd number"}
+    """Fit every kind of answer; print FITTED and write how well it does on images left out."""
+    record: dict[str, Any] = {"version": calibration.VERSION, "kinds": {}}
+    record |= {"prior": PRIOR, "split": f"{FOLDS} folds, by image"}
     for kind, sets in load(files).items():
         names = JUDGED_BY.get(kind, ())
         if not names:
             continue
         numbers = fit_one({k: [pieces_of(r) for r in v] for k, v in sets.items()}, names)
-        table = halves(sets, names)
-        means = {m: round(float(np.mean([t[m] for t in table.values()])), 4)
-                 for m in ("before", "after", "loss")}  # fmt: skip
-        helps = means["after"] < means["before"]
+        table = folds(sets, names)
+        many = [t["puzzles"] ** 0.5 for t in table.values()]
+        means = {m: round(float(np.average([t[m] for t in table.values()], weights=many)), 4)
+                 for m in ("raw", "ece", "chance", "raw loss", "loss")}  # fmt: skip
+        helps = means["loss"] < means["raw loss"]
         record["kinds"][kind] = {
             "numbers": numbers if helps else {}, "mean": means, "settings": table,
         }  # fmt: skip
@@ -340,22 +217,25 @@ def is_raw(result: dict) -> bool:
     return "calibration" not in result["settings"]
 
 
-def test(folder: str, out: str, *fresh: str) -> None:
-    """Write the ECE of all results files before and after, changing none of them.
-
-    `fresh` are new files for those whose raw confidences are not today's.
-    """
-    rows, runs = [], {Path(file).name: json.loads(Path(file).read_text()) for file in fresh}
+def test(folder: str, now: str, out: str) -> None:
+    """Write the ECE of raw results files in `folder`, as those in `now` have it, calibrated."""
+    rows = []
     for file in sorted(Path(folder).glob("*.json")):
         old = json.loads(file.read_text())
-        if old["solver"] != "random" and is_raw(old):
-            new = runs.get(file.name) or anew(old)
-            row = {"before": round(old["ece"], 4), "after": round(new["ece"], 4)}
-            row = {"file": file.name, "puzzles": old["puzzles"], **row}
-            rows.append({**row, "fresh": file.name in runs})
-            print("{file:45} {puzzles:5} {before:.3f} {after:.3f}".format(**rows[-1]))
-    record = {"version": calibration.VERSION, "files": rows}
-    write(out, record)
+        if old["solver"] == "random" or not is_raw(old):
+            continue
+        new, before = anew(old), json.loads((Path(now) / file.name).read_text())["ece"]
+        parts = []
+        for r in (r for r in new["outcomes"] if r["confidences"]):
+            free = [i for i in range(len(r["truth"])) if str(i) not in (r.get("given") or {})]
+            right = np.equal(r["positions"], r["truth"]).astype(float)
+            parts.append((np.array(r["confidences"])[free], right[free]))
+        row = {"raw": _calibration(old["outcomes"])["ece"], "before": before, "after": new["ece"],
+               "chance": chance(parts)}  # fmt: skip
+        row = {k: round(x, 4) for k, x in row.items()}
+        rows.append({"file": file.name, "puzzles": old["puzzles"], **row})
+        print("{file:45} {puzzles:5} {before:.3f} {after:.3f} {chance:.3f}".format(**rows[-1]))
+    write(out, {"version": calibration.VERSION, "files": rows})
 
 
 def apply(*files: str) -> None:
@@ -363,7 +243,7 @@ def apply(*files: str) -> None:
     for file in map(Path, files):
         old = json.loads(file.read_text())
         if old["solver"] == "random" or not is_raw(old):
-            print(f"{file}: left as it is")
+            print(f"{file}: left as it is, calibrated already or random")
             continue
         write_bytes(file, (json.dumps(anew(old)) + "\n").encode())
         print(f"{file}: written anew")
@@ -384,6 +264,6 @@ def check(data: str, many: str, *files: str) -> None:
         print(f"{file.name:45}", *(f"{sum(x)}/{len(x)}" for x in same), flush=True)
 
 
-COMMANDS = (gather, fit, test, apply, check)
+COMMANDS = (fit, test, apply, check)
 if __name__ == "__main__":
     {command.__name__: command for command in COMMANDS}[sys.argv[1]](*sys.argv[2:])

@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Numbers = dict[str, tuple[float, float, float]]  # feature: weight, lowest, highest value
 
-VERSION = 1  # of the numbers in FITTED; stands in results files with such confidences
+VERSION = 2  # of the numbers in FITTED; stands in results files with such confidences
 PLACES = 5  # decimals of raw confidences, as in a results file: so both give the same numbers
-DOUBT = 0.005  # raw confidences are kept so far from 0 and 1: closer says no more (chosen of six)
+DOUBT = 0.005  # raw confidences are kept so far from 0 and 1: closer says no more (chosen of six),
+FINE = 0.00002  # but for solvers of sides alone, which are soon sure, it does (chosen of four)
+SIDES = ("auto sides", "bigram", "vision-pairs")
 
 
 def calibrated(
@@ -39,10 +41,11 @@ def calibrated(
     they are.
     """
     raw = np.asarray(confidences, np.float64)
-    numbers = FITTED.get(kind(solver, grid[0] * grid[1]), {})
+    which = kind(solver, grid[0] * grid[1])
+    numbers = FITTED.get(which, {})
     if not numbers or not len(raw):
         return raw
-    sure = judged(features(raw, grid, given), numbers)
+    sure = judged(features(raw, grid, given, doubt(which)), numbers)
     sure = np.where(np.asarray(positions) < 0, raw, sure)
     sure[list(given)] = 1.0
     return sure
@@ -64,37 +67,54 @@ def kind(solver: str, cells: int) -> str:
     from puzlm.assembly import SMALL_GRID  # beyond, raw confidences are shares of sides that fit
 
     name, _, how = solver.partition(" (")
-    if name == "seq2seq" and not how.startswith(("valid", "greedy")):
-        name += " beam"
+    if name == "seq2seq" and not how.startswith("valid"):
+        # Both of these read the marginals of a beam and answer nearly alike.
+        name += " beam" if how.startswith(("beam", "assign")) else " greedy"
     if name == "auto" and "vision" not in how:
         name += " language" if "seq2seq" in how else " sides"
     if cells <= SMALL_GRID:
         return name
-    return "pairs large" if name in ("auto sides", "vision-pairs", "bigram") else f"{name} large"
+    return "pairs large" if name in SIDES else f"{name} large"
+
+
+def doubt(which: str) -> float:
+    """How far a kind's raw confidences are kept from 0 and 1."""
+    return FINE if which in SIDES else DOUBT
 
 
 def features(
-    confidences: Floats, grid: tuple[int, int], given: Collection[int] = ()
+    confidences: Floats, grid: tuple[int, int], given: Collection[int] = (), doubt: float = DOUBT
 ) -> dict[str, Floats]:
     """What P(right) is told from, each (n,).
 
     own: log-odds of the piece's raw confidence; others, least: their mean and minimum over all
-    other pieces that were not given; missing, given: share of the cells; cells: log of their
-    number.
+    other pieces that were not given, spread: log of their deviation; missing, given: share of the
+    cells; cells: log of their number. Where borders touch, what is in doubt is where the picture
+    as a whole lies, so all pieces are equally sure; where they are worn, pieces differ: that is
+    what the spread tells.
     """
     n, cells = len(confidences), grid[0] * grid[1]
     free = ~np.isin(np.arange(n), list(given))
-    sure = np.clip(np.round(confidences, PLACES), DOUBT, 1 - DOUBT)
+    sure = np.clip(np.round(confidences, PLACES), doubt, 1 - doubt)
     own = np.log(sure / (1 - sure))
     rest = free.sum() - free  # how many others there are
-    total = own[free].sum() - np.where(free, own, 0.0)
+
+    def of_others(x: Floats) -> Floats:
+        # Sums before and after a piece, so that its own value leaves not even a rounding error.
+        counted = np.append(0.0, np.where(free, x, 0.0))
+        total = np.cumsum(counted)[:-1] + np.append(np.cumsum(counted[:1:-1])[::-1], 0.0)
+        return np.where(rest > 0, total / np.maximum(rest, 1), x)
+
+    others = of_others(own)
+    variance = np.maximum(of_others(own**2) - others**2, 0.0)
     lowest = np.sort(own[free])[:2] if free.any() else own[:1]
     same = np.ones(n)
     return {
         "one": same,
         "own": own,
-        "others": np.where(rest > 0, total / np.maximum(rest, 1), own),
+        "others": others,
         "least": np.where(free & (own <= lowest[0]), lowest[-1], lowest[0]),
+        "spread": np.log(0.02 + np.sqrt(variance)),
         "missing": same * max(0.0, 1 - n / cells),
         "given": same * len(given) / cells,
         "cells": same * np.log(cells),
@@ -112,39 +132,43 @@ FITTED: dict[str, Numbers] = {
         "cells": (-0.642, 2.197, 3.219),
     },
     "auto sides": {
-        "one": (-1.004, 1.0, 1.0),
-        "own": (0.374, -1.339, 5.293),
-        "others": (0.033, -0.616, 5.293),
-        "least": (0.346, -1.339, 5.293),
-        "missing": (0.296, 0.0, 0.125),
+        "one": (-0.896, 1.0, 1.0),
+        "own": (0.221, -1.339, 10.82),
+        "others": (0.0, -0.616, 10.82),
+        "least": (0.201, -1.339, 10.82),
+        "missing": (3.895, 0.0, 0.125),
+        "spread": (-0.073, -3.912, 1.654),
     },
     "bigram": {
-        "one": (-0.559, 1.0, 1.0),
-        "own": (0.436, -3.434, 5.293),
-        "others": (0.013, -1.627, 5.293),
-        "least": (0.23, -3.434, 5.293),
-        "missing": (2.46, 0.0, 0.333),
-        "given": (1.487, 0.0, 0.333),
-        "cells": (-0.147, 2.197, 3.219),
+        "one": (0.021, 1.0, 1.0),
+        "own": (0.306, -3.434, 10.82),
+        "others": (0.243, -2.211, 10.82),
+        "least": (0.0, -3.434, 10.82),
+        "missing": (2.212, 0.0, 0.333),
+        "given": (1.947, 0.0, 0.333),
+        "cells": (-0.598, 2.197, 3.219),
+        "spread": (-0.3, -3.912, 1.828),
     },
     "classic": {
-        "one": (0.564, 1.0, 1.0),
-        "own": (0.186, -5.293, 5.293),
-        "others": (0.608, -5.293, 4.833),
-        "least": (0.113, -5.293, 3.888),
-        "missing": (-8.215, 0.0, 0.333),
-        "given": (4.492, 0.0, 0.333),
-        "cells": (0.833, 2.197, 3.219),
+        "one": (0.743, 1.0, 1.0),
+        "own": (0.173, -5.293, 5.293),
+        "others": (0.581, -5.293, 4.833),
+        "least": (0.071, -5.293, 3.908),
+        "missing": (-7.415, 0.0, 0.333),
+        "given": (4.927, 0.0, 0.333),
+        "cells": (0.632, 2.197, 3.219),
     },
     "classic large": {
-        "one": (2.638, 1.0, 1.0),
-        "own": (0.4, -5.293, 5.293),
-        "others": (1.039, -3.876, 1.7),
+        "one": (5.171, 1.0, 1.0),
+        "own": (0.52, -5.293, 5.293),
+        "others": (1.103, -3.678, 1.7),
+        "cells": (-0.153, 3.584, 6.292),
     },
     "pairs large": {
-        "one": (-0.748, 1.0, 1.0),
-        "own": (0.305, -5.293, 5.293),
-        "others": (1.168, -1.471, 5.099),
+        "one": (1.719, 1.0, 1.0),
+        "own": (0.346, -5.293, 5.293),
+        "others": (1.338, -2.578, 5.293),
+        "cells": (-0.374, 3.584, 6.292),
     },
     "seq2seq": {
         "one": (-1.802, 1.0, 1.0),
@@ -155,6 +179,20 @@ FITTED: dict[str, Numbers] = {
         "given": (-0.329, 0.0, 0.333),
         "cells": (0.662, 2.197, 3.219),
     },
+    "seq2seq beam": {
+        "one": (1.783, 1.0, 1.0),
+        "own": (0.394, -1.782, 5.293),
+        "others": (0.398, -0.031, 5.293),
+        "least": (0.594, -1.782, 5.293),
+        "cells": (-0.998, 2.197, 3.219),
+    },
+    "seq2seq greedy": {
+        "one": (-2.584, 1.0, 1.0),
+        "own": (0.92, -2.905, 4.367),
+        "others": (0.236, -1.594, 3.554),
+        "least": (0.412, -2.905, 3.233),
+        "cells": (1.382, 2.197, 3.219),
+    },
     "vision": {
         "one": (-0.852, 1.0, 1.0),
         "own": (0.652, -5.293, 5.293),
@@ -163,5 +201,15 @@ FITTED: dict[str, Numbers] = {
         "missing": (-1.665, 0.0, 0.333),
         "given": (4.521, 0.0, 0.333),
         "cells": (0.61, 2.197, 3.219),
+    },
+    "vision-pairs": {
+        "one": (0.129, 1.0, 1.0),
+        "own": (0.356, -2.708, 10.82),
+        "others": (0.205, -2.324, 10.82),
+        "least": (0.146, -2.708, 10.82),
+        "missing": (2.495, 0.0, 0.333),
+        "given": (1.723, 0.0, 0.333),
+        "cells": (-0.54, 2.197, 3.219),
+        "spread": (-0.334, -3.912, 1.842),
     },
 }

@@ -10,13 +10,17 @@ import pytest
 
 from puzlm import Puzzle, Solver, calibration
 from puzlm.calibration import FITTED, calibrated, features, kind
+from puzlm.evaluate import _calibration
 
 DOCS = Path(__file__).parents[1] / "docs"
 AUTO = "auto (seq2seq puzlm-3x3 + vision + edges + pixels)"
 ANSWERS = {
     "auto": (AUTO, (3, 3)), "auto sides": ("auto (edges + pixels)", (4, 4)),
     "seq2seq": ("seq2seq (valid, puzlm-3x3)", (3, 3)), "vision": ("vision", (5, 5)),
+    "seq2seq beam": ("seq2seq (beam, puzlm-3x3)", (3, 3)),
+    "seq2seq greedy": ("seq2seq (greedy, puzlm-5x5)", (5, 5)),
     "bigram": ("bigram", (3, 3)), "classic": ("classic", (3, 3)),
+    "vision-pairs": ("vision-pairs", (4, 4)),
     "pairs large": ("auto (edges + pixels)", (10, 10)), "classic large": ("classic", (10, 10)),
 }  # fmt: skip
 
@@ -25,6 +29,7 @@ def test_every_fitted_kind_is_reached_by_an_answer():
     assert set(FITTED) == set(ANSWERS)
     for name, (solver, grid) in ANSWERS.items():
         assert kind(solver, grid[0] * grid[1]) == name
+    assert kind("seq2seq (assign)", 9) == "seq2seq beam"
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -68,14 +73,33 @@ def test_features_say_what_their_names_say():
     np.testing.assert_allclose(told["others"], [odds[[1, 2]].mean(), odds[[0, 2]].mean(),
                                                 odds[[0, 1]].mean(), odds.mean()])  # fmt: skip
     np.testing.assert_allclose(told["least"], odds[[2, 2, 0, 2]])
+    spread = np.log(
+        0.02 + np.array([odds[[1, 2]].std(), odds[[0, 2]].std(), odds[:2].std(), odds.std()])
+    )
+    np.testing.assert_allclose(told["spread"], spread)
     assert told["missing"][0] == pytest.approx(2 / 6) and told["given"][0] == pytest.approx(1 / 6)
     alone = features(np.array([0.9, 0.4]), (1, 2), {1: 1})  # no other piece is in doubt
     assert alone["others"][0] == alone["least"][0] == pytest.approx(np.log(9))
 
 
+@pytest.mark.parametrize("name", ["bigram", "vision-pairs"])
+def test_where_only_the_whole_may_be_shifted_sides_are_surer(name):
+    """Pieces that touch are all equally sure, worn ones differ; as a whole both sound the same."""
+    odds = np.array([1.0] * 9), np.array([1.0, 0.0, 2.0, 0.5, 1.5, 0.0, 2.0, 0.2, 1.8])
+    alike, differ = (calibrated(name, 1 / (1 + np.exp(-x)), range(9), (3, 3))[0] for x in odds)
+    assert alike > differ + 0.05
+
+
+def test_sides_alone_are_told_apart_close_to_certainty():
+    near, nearer = (np.full(9, x) for x in (0.995, 0.9999))
+    for solver, differ in (("bigram", True), (AUTO, False)):
+        said = [calibrated(solver, x, range(9), (3, 3))[0] for x in (near, nearer)]
+        assert (said[1] > said[0]) == differ
+
+
 def test_unknown_kinds_and_pieces_not_placed_stay_as_they_are():
     raw = np.array([0.3, 0.123456789, 0.9])
-    for solver in ("random", "my:solver", "seq2seq (beam, puzlm-3x3)", "auto (seq2seq + pixels)"):
+    for solver in ("random", "my:solver", "auto (seq2seq + pixels)"):
         assert np.array_equal(calibrated(solver, raw, [0, 1, 2], (2, 2)), raw)
     told = calibrated("classic", raw, [0, -1, 2], (2, 2))
     assert told[1] == raw[1] and told[0] != raw[0]
@@ -119,7 +143,7 @@ def test_numbers_hold_only_known_features():
     for numbers in FITTED.values():
         assert set(numbers) <= set(known) and numbers["own"][0] > 0
         assert all(low <= high for _, low, high in numbers.values())
-    assert calibration.VERSION >= 1
+    assert calibration.VERSION >= 2
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +166,7 @@ def test_fitting_finds_out_how_far_a_solver_can_be_trusted(script):
             odds = 0.5 * np.log(raw / (1 - raw)) - (0.7 if n < 9 else 0.0)
             wrong = rng.uniform(size=n) > 1 / (1 + np.exp(-odds))
             made.append({"confidences": raw, "positions": np.arange(n), "grid": [3, 3],
+                         "solver": AUTO,
                          "truth": np.where(wrong, -1, np.arange(n))})  # fmt: skip
         return [script.pieces_of(record) for record in made]
 
@@ -153,6 +178,60 @@ def test_fitting_finds_out_how_far_a_solver_can_be_trusted(script):
                         for x in zip(*answers(300, 6), strict=True))  # fmt: skip
     sure = np.concatenate([calibration.judged(one, numbers) for one in told])
     assert script.ece(sure, right) < 0.04 < 0.1 < script.ece(raw, right)
+
+
+def test_the_error_is_that_of_results_files(script):
+    rng = np.random.default_rng(3)
+    sure = rng.uniform(0, 1, 500).round(2)
+    right = (rng.uniform(0, 1, 500) < sure**2).astype(float)
+    record = {"confidences": sure.tolist(), "positions": right.tolist(), "truth": [1.0] * 500}
+    assert script.ece(sure, right) == pytest.approx(_calibration([record])["ece"])
+
+
+def test_chance_is_the_error_of_true_confidences(script):
+    """Of few puzzles, and of such that are right or wrong as a whole, it is larger."""
+    rng = np.random.default_rng(4)
+
+    def answers(count, whole):
+        sure = [np.full(9, rng.uniform(0.3, 1)) for _ in range(count)]
+        return [(x, (rng.uniform(size=1 if whole else 9) < x).astype(float)) for x in sure]
+
+    for whole in (True, False):
+        got = [script.ece(*map(np.concatenate, zip(*answers(60, whole), strict=True)))
+               for _ in range(40)]  # fmt: skip
+        told = np.mean([script.chance(answers(60, whole)) for _ in range(5)])
+        assert told == pytest.approx(np.mean(got), rel=0.25)
+    single, whole = (script.chance(answers(60, x)) for x in (False, True))
+    assert whole > 1.5 * single
+    assert script.chance(answers(600, True)) < 0.6 * whole
+    modest = [(x - 0.2, y) for x, y in answers(300, False)]  # off by 0.2: that is no chance
+    assert (
+        script.ece(*map(np.concatenate, zip(*modest, strict=True)))
+        > 0.15
+        > 3 * script.chance(modest)
+    )
+
+
+def test_what_calibrating_does_to_raw_files_is_told_and_changes_none(script, tmp_path):
+    raw, now, name = tmp_path / "raw", tmp_path / "now", "imagenet-3x3.auto.json"
+    outcomes = [
+        {"solver": AUTO, "grid": [3, 3], "given": {"0": 0}, "truth": [*range(9)],
+         "positions": [*range(9)] if i % 2 else [0, 2, 1, *range(3, 9)],
+         "confidences": [1.0] + [0.6] * 8}
+        for i in range(10)
+    ]  # fmt: skip
+    file = {"solver": "auto", "puzzles": 10, "settings": {}, "ece": 0.275, "outcomes": outcomes}
+    for folder, ece in ((raw, 0.275), (now, 0.123)):
+        folder.mkdir()
+        (folder / name).write_text(json.dumps({**file, "ece": ece}))
+    before = (raw / name).read_bytes()
+    script.test(str(raw), str(now), str(tmp_path / "out.json"))
+    row = json.loads((tmp_path / "out.json").read_text())["files"][0]
+    said = calibrated(AUTO, [1.0] + [0.6] * 8, range(9), (3, 3), {0: 0})[1]
+    assert (row["file"], row["puzzles"], row["before"]) == (name, 10, 0.123)
+    assert row["raw"] == pytest.approx(0.275)  # 70 of 80 pieces are right
+    assert row["after"] == pytest.approx(abs(said - 0.875), abs=1e-4)
+    assert row["chance"] > 0.01 and (raw / name).read_bytes() == before
 
 
 def test_results_files_are_written_anew_once(script, tmp_path, capsys):
