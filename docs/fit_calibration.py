@@ -39,7 +39,7 @@ from puzlm.solver import load_solver
 # below a half, the mean over the pieces beside it, products of own with missing, given and cells.
 SMALL = ("one", "own", "others", "least", "missing", "given", "cells")
 JUDGED_BY = (
-    dict.fromkeys(("auto", "seq2seq", "vision", "classic"), SMALL)
+    dict.fromkeys(("auto", "seq2seq", "symbols", "vision", "classic"), SMALL)
     | dict.fromkeys(("seq2seq beam", "seq2seq greedy"), SMALL)
     | dict.fromkeys(calibration.SIDES, (*SMALL, "spread"))
     | dict.fromkeys(("pairs large", "classic large"), ("one", "own", "others", "cells"))

@@ -25,7 +25,7 @@ from puzlm.solver import Solver
 
 SEED = 100  # of the permutations; those of the protocols have 0
 SIDES = ("vision-pairs", "bigram", "classic")
-MODELS = ("auto", "seq2seq", "vision")
+MODELS = ("auto", "seq2seq", "symbols", "vision")
 LARGE = ("auto", *SIDES)
 DECODED = tuple(f"seq2seq-{how}" for how in ("beam", "assign", "greedy"))
 

@@ -70,6 +70,8 @@ def kind(solver: str, cells: int) -> str:
     if name == "seq2seq" and not how.startswith("valid"):
         # Both of these read the marginals of a beam and answer nearly alike.
         name += " beam" if how.startswith(("beam", "assign")) else " greedy"
+    if name == "symbols" and "seq2seq" not in how:
+        name = "bigram"  # no language model for such a grid: the same answer
     if name == "auto" and "vision" not in how:
         name += " language" if "seq2seq" in how else " sides"
     if cells <= SMALL_GRID:
@@ -192,6 +194,15 @@ FITTED: dict[str, Numbers] = {
         "others": (0.236, -1.594, 3.554),
         "least": (0.412, -2.905, 3.233),
         "cells": (1.382, 2.197, 3.219),
+    },
+    "symbols": {
+        "one": (3.025, 1.0, 1.0),
+        "own": (0.479, -2.058, 5.293),
+        "others": (0.468, -0.938, 5.293),
+        "least": (0.439, -2.058, 5.293),
+        "missing": (1.269, 0.0, 0.333),
+        "given": (2.402, 0.0, 0.333),
+        "cells": (-1.852, 2.197, 3.219),
     },
     "vision": {
         "one": (-0.852, 1.0, 1.0),

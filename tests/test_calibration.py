@@ -19,6 +19,7 @@ ANSWERS = {
     "seq2seq": ("seq2seq (valid, puzlm-3x3)", (3, 3)), "vision": ("vision", (5, 5)),
     "seq2seq beam": ("seq2seq (beam, puzlm-3x3)", (3, 3)),
     "seq2seq greedy": ("seq2seq (greedy, puzlm-5x5)", (5, 5)),
+    "symbols": ("symbols (seq2seq puzlm-3x3 + sides)", (3, 3)),
     "bigram": ("bigram", (3, 3)), "classic": ("classic", (3, 3)),
     "vision-pairs": ("vision-pairs", (4, 4)),
     "pairs large": ("auto (edges + pixels)", (10, 10)), "classic large": ("classic", (10, 10)),
@@ -30,6 +31,7 @@ def test_every_fitted_kind_is_reached_by_an_answer():
     for name, (solver, grid) in ANSWERS.items():
         assert kind(solver, grid[0] * grid[1]) == name
     assert kind("seq2seq (assign)", 9) == "seq2seq beam"
+    assert kind("symbols (sides)", 16) == "bigram"
 
 
 @pytest.mark.parametrize("name", ANSWERS)
