@@ -365,6 +365,20 @@ def generalisation_block() -> str:
             "(pictures/generalisation.png)")  # fmt: skip
 
 
+def calibrated_block(results: dict) -> str:
+    """Say how many rows keep to an error of 0.03, and which rows of `auto` do not."""
+    said = []
+    for solver in ("auto", "seq2seq", "symbols", "vision"):
+        errors = {p: r["ece"] for (p, s), r in sorted(results.items()) if s == solver}
+        good = sum(round(e, 3) <= 0.03 for e in errors.values())
+        said.append(f"`{solver}` in {good} of {len(errors)}")
+        if solver == "auto":
+            above = {p: e for p, e in errors.items() if round(e, 3) > 0.03}
+    rows = ", ".join(f"{p} ({e:.3f})" for p, e in above.items())
+    return (f"In the rows of this page the error is at most 0.03 for {', '.join(said)}. Above it with "
+            f"`auto`: {rows}.")  # fmt: skip
+
+
 # ---- files ----------------------------------------------------------------------------------
 
 
@@ -372,7 +386,7 @@ def blocks(results: dict) -> dict[str, str]:
     """The generated parts of docs/results.md, by the name in their comments."""
     return {"results": full_tables(results), "missing": missing(results), "levers": levers_table(),
             "generalisation": generalisation_block(), "costs": costs_table(),
-            "fusion": fusion_table(), "equal": equal_time_table()}  # fmt: skip
+            "fusion": fusion_table(), "equal": equal_time_table(), "ece": calibrated_block(results)}  # fmt: skip
 
 
 def fill(path: Path, name: str, text: str) -> None:
