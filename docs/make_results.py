@@ -375,8 +375,8 @@ def calibrated_block(results: dict) -> str:
         if solver == "auto":
             above = {p: e for p, e in errors.items() if round(e, 3) > 0.03}
     rows = ", ".join(f"{p} ({e:.3f})" for p, e in above.items())
-    return (f"In the rows of this page the error is at most 0.03 for {', '.join(said)}. Above it with "
-            f"`auto`: {rows}.")  # fmt: skip
+    few = f"In the rows of this page the error is at most 0.03 for {', '.join(said)}."
+    return f"{few} Above it with `auto`: {rows}."
 
 
 # ---- files ----------------------------------------------------------------------------------
@@ -386,7 +386,8 @@ def blocks(results: dict) -> dict[str, str]:
     """The generated parts of docs/results.md, by the name in their comments."""
     return {"results": full_tables(results), "missing": missing(results), "levers": levers_table(),
             "generalisation": generalisation_block(), "costs": costs_table(),
-            "fusion": fusion_table(), "equal": equal_time_table(), "ece": calibrated_block(results)}  # fmt: skip
+            "fusion": fusion_table(), "equal": equal_time_table(),
+            "ece": calibrated_block(results)}  # fmt: skip
 
 
 def fill(path: Path, name: str, text: str) -> None:
