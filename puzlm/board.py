@@ -217,6 +217,9 @@ def beam(board: _Board, layout: Ints, order: Ints, width: int) -> Ints:
     spare = half.sum(axis=0) if holes[0] < 0 else np.zeros(m + 1, np.float32)
     best_cell = board.cells.max(axis=0) if holes[0] >= 0 else np.zeros(m + 1, np.float32)
     layouts, scores = layout[None].copy(), np.zeros(1, np.float32)
+    # Beside holes many layouts are worth the same. Which of them is kept must not depend on the
+    # order of the pieces, so they are told apart by what the pieces say: a number a layout.
+    mark, marks = half.sum(axis=0, dtype=np.float64), np.zeros(1)
     placed = layout != m
     placed[-1] = True
     for cell in order.tolist():
@@ -233,11 +236,18 @@ def beam(board: _Board, layout: Ints, order: Ints, width: int) -> Ints:
         keep = min(width, int(free.sum()))
         flat = gain.ravel()
         best = np.argpartition(flat, -keep)[-keep:]
+        tied = np.flatnonzero(flat == flat[best].min())
+        inside = best[flat[best] > flat[tied[0]]]
+        if len(inside) + len(tied) > keep:
+            state, piece = np.divmod(tied, n + 1)
+            chosen = np.argsort(marks[state] + (cell + 1) * mark[piece], kind="stable")
+            best = np.append(inside, tied[chosen[: keep - len(inside)]])
         state, piece = np.divmod(best, n + 1)
+        marks = marks[state] + (cell + 1) * mark[piece]
         layouts, scores, free = layouts[state], flat[best], free[state]
         layouts[:, cell] = piece
         placed[cell] = True
         free[np.arange(keep), piece] = False
         holes = holes[state] - (piece == n)
-    best_first: Ints = layouts[np.argsort(-scores, kind="stable")]
+    best_first: Ints = layouts[np.lexsort((marks, -scores))]
     return best_first

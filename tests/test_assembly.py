@@ -4,7 +4,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from puzlm.assembly import _beams, assemble, assemble_turned, beam_search, objective
@@ -96,6 +96,8 @@ def test_result_is_an_injection_and_keeps_given(rows, columns, extra, pinned, se
 
 @settings(max_examples=15, deadline=None)
 @given(side=st.integers(3, 7), missing=st.integers(0, 2), seed=st.integers(0, 999))
+@example(side=6, missing=2, seed=6)  # beside holes many layouts are worth the same
+@example(side=7, missing=2, seed=8)
 def test_permuting_pieces_permutes_positions(side, missing, seed):
     # Fewer missing than a side: no row or column can be empty, so no two places tie.
     n = side * side - missing
