@@ -84,9 +84,9 @@ def train(
         album = Album.read(
             recipe.data.train, device, recipe.data.limit or None, os.cpu_count() or 2
         )
+    model = build(recipe)
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
-    model = build(recipe)
     pages = Crops(recipe, album, device, compiled)
     dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
     objective = (Placing if isinstance(model, Vision) else Matching)(

@@ -115,6 +115,7 @@ def test_training_learns_resumes_and_saves(text, kind, album, tmp_path):
     with pytest.raises(SettingsError, match="another shape"):
         other = [*more, f"{kind.__name__.lower()}.layers=2"]
         train(VisionRecipe.load(path, other), tmp_path / "no", album=album)
+    assert not (tmp_path / "no").exists()
 
 
 def test_recipes_say_what_is_wrong(tmp_path):
