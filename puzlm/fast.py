@@ -54,8 +54,8 @@ class Tricks:
     """Encoder products in 8 bits, scaled row by row: '', 'fc' (feed-forward both ways and the
     forward pass of qkv: where the rounding costs no extra pass), or 'all'."""
     blocks: bool = False
-    """Layers compiled one by one: all layers of a stack share their code, so the compiler works a
-    tenth as long; the launches this costs are free in a graph."""
+    """Layers compiled one by one: all layers of a stack share their code, so the compiler works
+    half as long; the launches this costs are free in a graph."""
     graph: bool = False
     """The whole step as one CUDA graph."""
 
