@@ -54,11 +54,7 @@ def loop(
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     weights = [p for p in objective.parameters() if p.requires_grad]
     graph = graph and "cuda" in device and world == 1
-    rate: Any = torch.tensor(t.lr, device=device) if graph else t.lr
-    optimiser = torch.optim.AdamW(
-        weights, lr=rate, betas=(0.9, 0.98), weight_decay=t.weight_decay, fused="cuda" in device,
-        capturable=graph,
-    )  # fmt: skip
+    optimiser = optimiser_of(weights, t, device, graph)
     average = [p.detach().clone() for p in weights] if t.average else None
     step = _resume(folder / "checkpoint.safetensors", objective, optimiser, average)
     log = folder / "metrics.jsonl"
@@ -97,7 +93,8 @@ def loop(
     replay: Callable[[Batch], Tensor] = learn
     first, clock, marks = step, time.monotonic(), {}
     while step < t.steps and time.monotonic() - began < stop_after:
-        set_rate(optimiser, learning_rate(step, t.lr, t.warmup, t.steps))
+        rate = learning_rate(step, t.lr, t.warmup, t.steps)
+        set_rate(optimiser, rate)
         torch.manual_seed(t.seed * 1_000_003 + step)  # dropout, if any
         with torch.no_grad():
             batch = batch_of(step, rank, world)
@@ -127,9 +124,8 @@ def loop(
             now = time.monotonic()
             speed = (step - first) * t.batch / max(now - clock, 1e-9)
             first, clock = step, now
-            note(step=step, loss=cross, heads=extra, accuracy=right,
-                 lr=float(optimiser.param_groups[0]["lr"]), puzzles_per_second=round(speed, 1),
-                 seconds=round(now - began, 1))  # fmt: skip
+            note(step=step, loss=cross, heads=extra, accuracy=right, lr=rate,
+                 puzzles_per_second=round(speed, 1), seconds=round(now - began, 1))  # fmt: skip
         if exam is not None and (step % t.eval_every == 0 or step == t.steps):
             with _averaged(weights, average):
                 marks = exam()
@@ -153,13 +149,27 @@ def learning_rate(step: int, peak: float, warmup: int, steps: int) -> float:
     return peak * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, share))))
 
 
+def optimiser_of(weights: list[nn.Parameter], t: TrainSettings, device: str,
+                 graph: bool) -> torch.optim.AdamW:  # fmt: skip
+    """AdamW; weights that ask for steps of another size (`pace`, see backbones) get them."""
+    paces = dict.fromkeys(getattr(weight, "pace", 1.0) for weight in weights)
+    groups: list[dict[str, Any]] = [
+        {"params": [w for w in weights if getattr(w, "pace", 1.0) == pace], "pace": pace,
+         "lr": torch.tensor(t.lr * pace, device=device) if graph else t.lr * pace}
+        for pace in paces
+    ]  # fmt: skip
+    return torch.optim.AdamW(groups, betas=(0.9, 0.98), weight_decay=t.weight_decay,
+                             fused="cuda" in device, capturable=graph)  # fmt: skip
+
+
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate, in place where a recorded step reads it."""
     for group in optimiser.param_groups:
+        own = rate * group.get("pace", 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
+            group["lr"].fill_(own)
         else:
-            group["lr"] = rate
+            group["lr"] = own
 
 
 WARM_ROUNDS = 4  # of a step before it is recorded: kernels are chosen, memory is taken

@@ -1,7 +1,8 @@
 """One-stack transformers: encoder-only and decoder-only, the size of an encoder-decoder.
 
-They exist to be measured against the encoder-decoder. Layers are BART's (normalised after each
-block, GELU, learned positions, output tied to the embeddings), their number and width chosen so
+They exist to be measured against the encoder-decoder. Layers are BART's (GELU, learned positions,
+output tied to the embeddings) but normalised before each block, as in GPT-2: stacks this deep that
+were normalised after it began to learn with some seeds only. Their number and width are chosen so
 that a stack has as many weights as the encoder and decoder it replaces. Token ids in, logits out.
 `Network` is what they and the LSTM and GRU of backbones.py have in common.
 """
@@ -96,15 +97,15 @@ class _Block(nn.Module):
 
         `mask` (batch, 1, n, seen) is True where a position may look.
         """
-        q, k, v = self.qkv(x).chunk(3, -1)
+        q, k, v = self.qkv(self.norm1(x)).chunk(3, -1)
         memory = torch.stack([k, v]).transpose(1, 2)
         if past is not None:
             memory = torch.cat([past, memory.to(past)], 1)
             k, v = memory.transpose(1, 2).to(q).unbind(0)
         q, k, v = (a.unflatten(-1, (self.heads, -1)).transpose(1, 2) for a in (q, k, v))
         mixed = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal and mask is None)
-        x = self.norm1(x + self.drop(self.out(mixed.transpose(1, 2).flatten(2))))
-        return self.norm2(x + self.drop(self.fc2(F.gelu(self.fc1(x))))), memory
+        x = x + self.drop(self.out(mixed.transpose(1, 2).flatten(2)))
+        return x + self.drop(self.fc2(F.gelu(self.fc1(self.norm2(x))))), memory
 
 
 class _Stack(Network):
@@ -117,7 +118,7 @@ class _Stack(Network):
         )
         self.embed = nn.Embedding(s.vocabulary, s.d_model, padding_idx=PAD)
         self.positions = nn.Embedding(positions, s.d_model)
-        self.norm = nn.LayerNorm(s.d_model)
+        self.norm, self.last = nn.LayerNorm(s.d_model), nn.LayerNorm(s.d_model)
         self.blocks = nn.ModuleList(
             _Block(s.d_model, s.heads, feed_forward, s.dropout) for _ in range(layers)
         )
@@ -155,7 +156,8 @@ class EncoderOnly(_Stack):
         x = self.placed(x)
         for block in self.blocks:
             x, _ = block(x, False, seen)
-        return x
+        states: Tensor = self.last(x)
+        return states
 
     def go_on(
         self, states: Tensor, tokens: Tensor, mask: Tensor | None, cache: Any
@@ -198,8 +200,9 @@ class DecoderOnly(_Stack):
         for block in self.blocks:
             x, past = block(x, True, seen)
             memory.append(past)
-        x.memory = torch.cat(memory)  # type: ignore[attr-defined]
-        return x
+        states: Tensor = self.last(x)
+        states.memory = torch.cat(memory)  # type: ignore[attr-defined]
+        return states
 
     def go_on(
         self, states: Tensor, tokens: Tensor, mask: Tensor | None, cache: Any
@@ -217,4 +220,4 @@ class DecoderOnly(_Stack):
         for block, past in zip(self.blocks, memory.chunk(len(self.blocks)), strict=True):
             x, more = block(x, False, seen, past)
             parts.append(more)
-        return self.write(x), (torch.cat(parts),)
+        return self.write(self.last(x)), (torch.cat(parts),)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 
 from puzlm.backbones import Seq2Seq
 from puzlm.corpus import neighbour_slots
-from puzlm.loop import Batch, TrainingError, recorded
+from puzlm.loop import Batch, TrainingError, optimiser_of, recorded, set_rate
 from puzlm.puzzle import parse_grid
 from puzlm.settings import Recipe
 from puzlm.tokenizer import FIRST_SYMBOL, PieceTokenizer
@@ -80,11 +82,7 @@ class Step:
         self.objective, self.draws, self.t, self.device = objective, draws, recipe.train, device
         self.weights = [p for p in objective.parameters() if p.requires_grad]
         cuda = "cuda" in device
-        self.lr = torch.tensor(self.t.lr, device=device)
-        self.optimiser = torch.optim.AdamW(
-            self.weights, lr=self.lr, betas=(0.9, 0.98), fused=cuda, capturable=cuda,
-            weight_decay=self.t.weight_decay,
-        )  # fmt: skip
+        self.optimiser = optimiser_of(self.weights, self.t, device, cuda)
         self.half = torch.autocast("cuda", torch.bfloat16, enabled=cuda and objective.fast is None)
         self.facts = torch.zeros(3)
         self.recorded = False
@@ -101,7 +99,7 @@ class Step:
     def __call__(self, step: int, lr: float) -> Tensor:
         """Do one step; (cross-entropy, teacher-forced accuracy, head loss) of its batch."""
         self.draws.turn(step)
-        self.lr.fill_(lr)
+        set_rate(self.optimiser, lr)
         torch.manual_seed(self.t.seed * 1_000_003 + step)  # dropout, if any
         self.facts = self.work({})
         return self.facts
@@ -117,6 +115,44 @@ class Step:
         self.optimiser.zero_grad()
         noted: Tensor = facts
         return noted
+
+
+LAYERS = ("BartEncoderLayer", "BartDecoderLayer", "PegasusEncoderLayer", "PegasusDecoderLayer",
+          "T5Block", "_Block")  # fmt: skip
+
+
+@contextmanager
+def compiled_layers(
+    objective: Objective, draws: Draws, device: str, backend: str = "inductor"
+) -> Iterator[int]:
+    """Compile a library's layers one by one, for the length of a block; gives their number.
+
+    A layer as the library writes it is many short kernels; compiled it is a few. Layers of one kind
+    share their code, so this takes seconds, not minutes. Where it fails, training goes on without.
+    """
+    layers = [m for m in objective.model.modules() if type(m).__name__ in LAYERS]
+    torch._dynamo.reset()
+    for layer in layers:
+        layer.compile(dynamic=False, backend=backend)
+    try:
+        draws.turn(0)
+        with torch.autocast("cuda", torch.bfloat16, enabled="cuda" in device):
+            objective(draws.batch())[0].backward()
+        wait(device)
+    except Exception as error:  # whatever a compiler may raise
+        warnings.warn(f"layers are not compiled: {error}", stacklevel=2)
+        _plain(layers)
+        layers = []
+    objective.zero_grad()
+    try:
+        yield len(layers)
+    finally:
+        _plain(layers)
+
+
+def _plain(layers: list[nn.Module]) -> None:
+    for layer in layers:
+        layer._compiled_call_impl = None
 
 
 def train_for(objective: Objective, draws: Draws, recipe: Recipe, device: str, seconds: float,

@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,14 @@ from puzlm.images import Pixels, iter_images, write_bytes
 from puzlm.puzzle import Puzzle, parse_grid
 from puzlm.settings import Recipe
 from puzlm.starts import build_model
-from puzlm.timed import Draws, start_from_sides, start_positions, train_for, wait
+from puzlm.timed import (
+    Draws,
+    compiled_layers,
+    start_from_sides,
+    start_positions,
+    train_for,
+    wait,
+)
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.train import Objective
 
@@ -200,8 +207,11 @@ def run_row(
         torch.cuda.reset_peak_memory_stats()
     facts |= {"parameters": sum(p.numel() for p in model.parameters()),
               "tokens_per_puzzle": tokenizer.sentence_length(cells), **library.facts}  # fmt: skip
-    with gallery.alone():
-        facts |= train_for(objective, draws, recipe, device, seconds, steps)
+    with ExitStack() as stack:
+        if "cuda" in device and not fast:
+            facts["compiled"] = stack.enter_context(compiled_layers(objective, draws, device))
+        with gallery.alone():
+            facts |= train_for(objective, draws, recipe, device, seconds, steps)
     if "cuda" in device:
         facts["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
     reading = OnDevice(tokenizer, device)

@@ -23,10 +23,13 @@ from puzlm.ablate import (
 from puzlm.corpus import CutSettings, draw_batch
 from puzlm.errors import SettingsError
 from puzlm.images import write_image
+from puzlm.loop import optimiser_of, set_rate
 from puzlm.puzzle import cut
 from puzlm.settings import Recipe
-from puzlm.timed import Draws, schedule
+from puzlm.starts import build_model
+from puzlm.timed import Draws, compiled_layers, schedule
 from puzlm.tokenizer import PieceTokenizer
+from puzlm.train import Objective
 from puzlm.trial import Gallery, Kind, Library, eroded, make_library
 
 ROOT = Path(__file__).parents[1]
@@ -303,3 +306,62 @@ def test_the_input_order_says_nothing(lexicographic, crops, tmp_path):
     assert torch.equal(words - 4, there)
     corner = int((batch["order"][5] == 0).nonzero())
     assert int(batch["order"][5, batch["right"][5, corner]]) == 1
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler itself looks at it
+@pytest.mark.parametrize("backbone", ["bart", "t5", "pegasus", "encoder", "decoder"])
+def test_compiled_layers_compute_the_same_and_go_back(backbone, crops, tmp_path):
+    """Every layer of a transformer is compiled; loss and gradients stay what they are."""
+    write_image(tmp_path / "a" / "0.png", crops[0])
+    gallery = Gallery([Kind("plain", ("a",), ("a",))], tmp_path, "cpu")
+    recipe = Recipe.from_dict({
+        "cut": {"grid": 2}, "train": {"batch": 4, "fit_puzzles": 8},
+        "model": {"backbone": backbone, "size": "tiny", "d_model": 16, "feed_forward": 32,
+                  "decoder_feed_forward": 32},
+        "tokenizer": {"vocab_size": 8, "pca_dim": 4, "piece_size": 16, "max_cells": 4},
+    })  # fmt: skip
+    tokenizer = PieceTokenizer(recipe.tokenizer)
+    draws = Draws(make_library(tokenizer, gallery, recipe, 16).tokens, tokenizer, recipe, "cpu")
+    objective = Objective(build_model(recipe, tokenizer), tokenizer, 4, 0.5)
+    draws.turn(3)
+
+    def step():
+        objective.zero_grad()
+        loss = objective(draws.batch())[0]
+        loss.backward()
+        return [
+            loss.detach(),
+            *(p.grad.clone() for p in objective.parameters() if p.grad is not None),
+        ]
+
+    plain = step()
+    with compiled_layers(objective, draws, "cpu", backend="aot_eager") as layers:
+        assert layers == {"encoder": 5, "decoder": 5}.get(backbone, 4)
+        draws.turn(3)
+        together = step()
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    assert len(plain) == len(together) > 20
+    for a, b in zip(plain, together, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert all(m._compiled_call_impl is None for m in objective.modules())
+
+
+def test_t5_steps_are_in_proportion_to_its_weights(crops):
+    """The first step of Adam moves every number by the learning rate, so by its weight's pace."""
+    tokenizer = PieceTokenizer(vocab_size=8, pca_dim=4, piece_size=16, max_cells=4).fit(crops[:2])
+    recipe = Recipe.from_dict({"model": {"backbone": "t5", "size": "tiny"},
+                               "train": {"centroid_start": False}})  # fmt: skip
+    model = build_model(recipe, tokenizer)
+    query = model.net.encoder.block[0].layer[0].SelfAttention.q.weight
+    before = model.embedding.detach().clone(), query.detach().clone()
+    optimiser = optimiser_of(list(model.parameters()), recipe.train, "cpu", False)
+    set_rate(optimiser, 1e-3)
+    ids = torch.randint(4, 12, (2, 19))
+    model(ids, ids[:, :4]).square().mean().backward()
+    optimiser.step()
+    moved = [float((now.detach() - old).abs().max())
+             for now, old in zip((model.embedding, query), before, strict=True)]  # fmt: skip
+    sizes = [float(old.square().mean().sqrt()) for old in before]
+    assert sizes[0] > 50 * sizes[1]
+    for way, size in zip(moved, sizes, strict=True):
+        assert way == pytest.approx(0.01 * size, rel=0.1)
