@@ -89,11 +89,17 @@ class Step:
         self.work: Callable[[Batch], Tensor] = self._work
         if cuda:
             self.draws.turn(0)
-            try:
-                self.work = recorded(self._work, {}, self.weights, self.optimiser)
-                self.recorded = True
-            except RuntimeError:
-                self.optimiser.zero_grad()
+            for way in ("compiled", "plain"):
+                try:
+                    with masks_as_outside():
+                        self.work = recorded(self._work, {}, self.weights, self.optimiser)
+                    self.recorded = True
+                    break
+                except RuntimeError as error:
+                    warnings.warn(f"the {way} step is not recorded: {error}", stacklevel=2)
+                    self.optimiser.zero_grad()
+                    wait(device)
+                    _plain(list(objective.modules()))
             wait(device)
 
     def __call__(self, step: int, lr: float) -> Tensor:
@@ -117,6 +123,37 @@ class Step:
         return noted
 
 
+@contextmanager
+def masks_as_outside() -> Iterator[None]:
+    """Let the library draw the masks of a recorded step as it draws them in any other.
+
+    When it sees a recording it masks for padding, which no sentence here has; layers compiled
+    without masks would then be compiled again, and a compiler cannot run there. Tensors that it
+    would look into, which waits for the device, are left unseen all the time.
+    """
+    from transformers import masking_utils
+
+    kept = masking_utils.is_tracing
+    masking_utils.is_tracing = lambda tensor=None: tensor is not None
+    try:
+        yield
+    finally:
+        masking_utils.is_tracing = kept
+
+
+@contextmanager
+def aside(device: str) -> Iterator[None]:
+    """Work on a stream of its own, as all that comes before a recording should."""
+    if "cuda" not in device:
+        yield
+        return
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        yield
+    torch.cuda.current_stream().wait_stream(side)
+
+
 LAYERS = ("BartEncoderLayer", "BartDecoderLayer", "PegasusEncoderLayer", "PegasusDecoderLayer",
           "T5Block", "_Block")  # fmt: skip
 
@@ -124,8 +161,8 @@ LAYERS = ("BartEncoderLayer", "BartDecoderLayer", "PegasusEncoderLayer", "Pegasu
 @contextmanager
 def compiled_layers(
     objective: Objective, draws: Draws, device: str, backend: str = "inductor"
-) -> Iterator[int]:
-    """Compile a library's layers one by one, for the length of a block; gives their number.
+) -> Iterator[None]:
+    """Compile a library's layers one by one, for the length of a block.
 
     A layer as the library writes it is many short kernels; compiled it is a few. Layers of one kind
     share their code, so this takes seconds, not minutes. Where it fails, training goes on without.
@@ -136,18 +173,23 @@ def compiled_layers(
         layer.compile(dynamic=False, backend=backend)
     try:
         draws.turn(0)
-        with torch.autocast("cuda", torch.bfloat16, enabled="cuda" in device):
+        half = torch.autocast("cuda", torch.bfloat16, enabled="cuda" in device)
+        with masks_as_outside(), aside(device), half:
             objective(draws.batch())[0].backward()
         wait(device)
     except Exception as error:  # whatever a compiler may raise
         warnings.warn(f"layers are not compiled: {error}", stacklevel=2)
         _plain(layers)
-        layers = []
     objective.zero_grad()
     try:
-        yield len(layers)
+        yield
     finally:
         _plain(layers)
+
+
+def count_compiled(model: nn.Module) -> int:
+    """Number of layers that run compiled now."""
+    return sum(m._compiled_call_impl is not None for m in model.modules())
 
 
 def _plain(layers: list[nn.Module]) -> None:
