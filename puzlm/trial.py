@@ -12,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +41,8 @@ from puzlm.timed import (
 )
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.train import Objective
+
+KEPT_BYTES = 30 * 2**30  # of cut puzzles: a card holds those of two processes
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,19 @@ class Gallery:
                  for a in vars(drawn).values()]  # fmt: skip
         return cut_batch(album, *parts[:-1], side=side)
 
-    def stock(self, puzzles: int, cut: CutSettings, side: int) -> list[Tensor]:
-        """Cut so many training puzzles, an equal share of each kind, once for all tokenizers."""
+    def stock(self, puzzles: int, cut: CutSettings, side: int) -> Iterable[Tensor]:
+        """Cut so many training puzzles, an equal share of each kind.
+
+        Once for all tokenizers, where they fit into KEPT_BYTES; else anew for each, part by part.
+        """
         chunk = 1024 if "cuda" in self.device else 64
         share = max(1, puzzles // len(self.kinds))
+        made = (self.pieces(k, chunk, cut, side, (0, part, k, 2)).byte()
+                for k in range(len(self.kinds)) for part in range(0, share, chunk))  # fmt: skip
+        if puzzles * math.prod(parse_grid(cut.grid)) * side * side * 3 > KEPT_BYTES:
+            return made
         if (puzzles, cut, side) not in self._stock:
-            self._stock[puzzles, cut, side] = [
-                self.pieces(k, chunk, cut, side, (0, part, k, 2)).byte()
-                for k in range(len(self.kinds)) for part in range(0, share, chunk)
-            ]  # fmt: skip
+            self._stock[puzzles, cut, side] = list(made)
         return self._stock[puzzles, cut, side]
 
 
@@ -156,12 +162,14 @@ def make_library(tokenizer: PieceTokenizer, gallery: Gallery, recipe: Recipe,
         tokenizer.fit_canonical(flat, seed=0, device=device)
         wait(device)
         fitted = time.monotonic() - began
-        there, parts = tokenizer.on(device), []
+        there, parts, spent = tokenizer.on(device), [], 0.0
         for pieces in stock:
+            wait(device)
+            clock = time.monotonic()
             symbols = there.encode_canonical(pieces.flatten(0, 1))
             parts.append(symbols.view(*pieces.shape[:2], *symbols.shape[1:]).to(torch.int32))
-        wait(device)
-        spent = time.monotonic() - began - fitted
+            wait(device)
+            spent += time.monotonic() - clock
     tokens = torch.cat(parts)
     facts = {"fit_seconds": round(fitted, 2), "tokenise_ms": 1000 * spent / len(tokens),
              "tokenizer_parameters": tokenizer_parameters(tokenizer)}  # fmt: skip

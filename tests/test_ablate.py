@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from puzlm import trial
 from puzlm.ablate import (
     Plan,
     chosen,
@@ -379,3 +380,17 @@ def test_the_library_draws_no_mask_for_a_recording(monkeypatch):
         assert masking_utils._ignore_bidirectional_mask_sdpa(None, 9)
         assert masking_utils.is_tracing(torch.ones(2))  # looks into no tensor
     assert masking_utils.is_tracing is recording
+
+
+def test_more_puzzles_than_fit_are_cut_part_by_part(crops, tmp_path, monkeypatch):
+    """Kept or not, the training puzzles are the same."""
+    write_image(tmp_path / "a" / "0.png", crops[0])
+    gallery = Gallery([Kind("plain", ("a",), ("a",))], tmp_path, "cpu")
+    kept = gallery.stock(128, CutSettings("2"), 16)
+    assert isinstance(kept, list) and gallery.stock(128, CutSettings("2"), 16) is kept
+    monkeypatch.setattr(trial, "KEPT_BYTES", 0)
+    apart = gallery.stock(128, CutSettings("2"), 16)
+    assert not isinstance(apart, list)
+    parts = list(apart)
+    assert len(parts) == len(kept) == 2
+    assert all(torch.equal(a, b) for a, b in zip(parts, kept, strict=True))
