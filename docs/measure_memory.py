@@ -1,0 +1,63 @@
+"""Measure what small models know by heart: docs/study/memory.json.
+
+python docs/measure_memory.py DATA MODELS...
+
+The rows of the study train on one set of puzzles, cut once. Each model is a folder that `puzlm
+ablate` kept; DATA is the folder of the plan's images. It is asked for its training puzzles, for
+training images cut in another way, and for new images cut in that way.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from puzlm.ablate import Plan
+from puzlm.backbones import Seq2Seq, TorchReader
+from puzlm.corpus import Album
+from puzlm.decoding import decode
+from puzlm.evaluate import current_commit
+from puzlm.tokenizer import PieceTokenizer
+from puzlm.trial import Gallery
+
+DOCS = Path(__file__).parent
+PUZZLES = 400
+CHUNK = 1024  # as many as Gallery.stock draws at once on a GPU: its first puzzles are these
+
+
+def main(data: str, folders: list[str]) -> None:
+    plan = Plan.load(DOCS.parent / "plans" / "study.toml")
+    kind, cut = plan.kinds[0], plan.recipe(plan.rows[0], 0).cut
+    gallery = Gallery([kind], data, "cpu")
+
+    def pieces(seed: tuple[int, ...]) -> torch.Tensor:
+        side = plan.recipe(plan.rows[0], 0).tokenizer.side
+        return gallery.pieces(0, CHUNK, cut, side, seed)[:PUZZLES].byte()
+
+    sets = {"training puzzles": pieces((0, 0, 0, 2)), "training images": pieces((9, 9, 9, 9))}
+    gallery.albums = [Album.read([Path(data) / v for v in kind.val], "cpu", None, 2)]
+    sets["new images"] = pieces((9, 9, 9, 9))
+    found: dict[str, dict[str, list[float]]] = {}
+    for folder in folders:
+        tokenizer, model = PieceTokenizer.from_pretrained(folder), Seq2Seq.from_pretrained(folder)
+        found[Path(folder).name] = {}
+        for what, shown in sets.items():
+            symbols = tokenizer.encode_canonical(shown.flatten(0, 1))
+            ids, order = tokenizer.sentences(symbols.view(PUZZLES, 9, -1, 1))
+            got = decode(TorchReader(model), ids.numpy(), slots=9, grid=(3, 3),
+                         first_cell=tokenizer.cell_token_id(0))  # fmt: skip
+            right = np.asarray(got.cells) == order.numpy()
+            found[Path(folder).name][what] = [round(100 * float(right.mean()), 1),
+                                              round(100 * float(right.all(1).mean()), 1)]  # fmt: skip
+            print(Path(folder).name, what, *found[Path(folder).name][what], flush=True)
+    record = {"commit": current_commit(), "kind": kind.name, "puzzles": PUZZLES,
+              "absolute_perfect": found}  # fmt: skip
+    (DOCS / "study" / "memory.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
