@@ -262,6 +262,7 @@ def run_numbers(name: str, line: dict[str, Any]) -> Numbers:
     """What the words say of single runs: accuracy by decoder and head, how training ended."""
     made = {f"steps {name}": f"{line['steps']:,}",
             f"seen {name}": f"{line['puzzles_seen'] / 1e6:.2f}",
+            f"times {name}": f"{line['puzzles_seen'] / line['settings'].get('puzzles', 1):.0f}",
             f"last loss {name}": f"{line['curve'][-1][1]:.2f}",
             f"last right {name}": f"{100 * line['curve'][-1][2]:.0f}",
             f"last heads {name}": f"{line['curve'][-1][3]:.2f}"}  # fmt: skip
@@ -271,6 +272,18 @@ def run_numbers(name: str, line: dict[str, Any]) -> Numbers:
             text += "" if kind == "photos-3x3" else " art"
             made[text] = f"{found['absolute']['value']:.1f}"
     return made
+
+
+def memory_numbers(plan: Plan, record: dict[str, Any]) -> Numbers:
+    """What small models know by heart, from study/memory.json."""
+    sets = ["training puzzles", "training images", "new images"]
+    lines = ["| row | training puzzles | training images, cut anew | new images |",
+             "|---|---|---|---|"]  # fmt: skip
+    for name, found in record["absolute_perfect"].items():
+        marks = " | ".join(f"{found[s][0]:.1f} / {found[s][1]:.1f}" for s in sets)
+        lines.append(f"| {name.removesuffix('-0')} | {marks} |")
+    return {"library": f"{plan.plan.puzzles:,}", "memory puzzles": str(record["puzzles"]),
+            "memory table": "\n".join(lines)}  # fmt: skip
 
 
 # ---- the page -------------------------------------------------------------------------------
@@ -287,6 +300,7 @@ def render() -> str:
     """The whole page."""
     result, models, plan, lines = load()
     numbers = analysis_numbers(result, models) | ablation_numbers(plan, lines)[0]
+    numbers |= memory_numbers(plan, json.loads((DOCS / "study" / "memory.json").read_text()))
     return (DOCS / "study.template.md").read_text().format_map(numbers)
 
 

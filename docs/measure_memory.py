@@ -51,9 +51,9 @@ def main(data: str, folders: list[str]) -> None:
             got = decode(TorchReader(model), ids.numpy(), slots=9, grid=(3, 3),
                          first_cell=tokenizer.cell_token_id(0))  # fmt: skip
             right = np.asarray(got.cells) == order.numpy()
-            found[Path(folder).name][what] = [round(100 * float(right.mean()), 1),
-                                              round(100 * float(right.all(1).mean()), 1)]  # fmt: skip
-            print(Path(folder).name, what, *found[Path(folder).name][what], flush=True)
+            marks = [round(100 * float(x.mean()), 1) for x in (right, right.all(1))]
+            found[Path(folder).name][what] = marks
+            print(Path(folder).name, what, *marks, flush=True)
     record = {"commit": current_commit(), "kind": kind.name, "puzzles": PUZZLES,
               "absolute_perfect": found}  # fmt: skip
     (DOCS / "study" / "memory.json").write_text(json.dumps(record, indent=1) + "\n")

@@ -32,6 +32,7 @@ from serving import SAMPLE
 
 from puzlm.bench_requests import png
 from puzlm.puzzle import Puzzle, shuffled
+from puzlm.solver import SOLVERS
 
 
 @pytest.fixture(scope="module")
@@ -356,6 +357,18 @@ def test_many_pieces_and_all_solvers(open_page):
         page.select_option("#solver", kind)
         page.click("#solve")
         expect(page.locator("#who")).to_have_text(kind, timeout=SECONDS)
+        expect(page.locator("#solve")).to_be_enabled(timeout=SECONDS)
+
+
+def test_every_solver_can_be_chosen(open_page):
+    page = open_page("#sample=shore&grid=3&seed=1")
+    page.locator("details.more summary").click()
+    options = page.locator("#solver option")
+    assert {o.get_attribute("value") for o in options.all()} == set(SOLVERS)
+    for kind in ("symbols", "vision", "vision-pairs"):
+        page.select_option("#solver", kind)
+        page.click("#solve")
+        expect(page.locator("#who")).to_contain_text(kind, timeout=SECONDS)
         expect(page.locator("#solve")).to_be_enabled(timeout=SECONDS)
 
 
