@@ -53,8 +53,9 @@ WHAT = {
 MAIN = ["imagenet-3x3", "imagenet-3x3-missing-1", "imagenet-3x3-missing-2",
         "imagenet-3x3-missing-3", "imagenet-3x3-eroded", "jpwleg-3", "jpwleg-5",
         "imagenet-lsej-10x10-2", "kaggle-3x3"]  # fmt: skip
-COLUMNS = {"seq2seq": "seq2seq", "auto": "auto", "classic": "pixels alone (classic)",
-           "bigram": "side model alone", "vision": "pixel transformer"}  # fmt: skip
+COLUMNS = {"paper": "the paper's recipe", "seq2seq": "seq2seq", "auto": "auto",
+           "classic": "pixels alone (classic)", "bigram": "side model alone",
+           "vision": "pixel transformer"}  # fmt: skip
 SOLVERS = ["random", "classic", "bigram", "vision", "vision-pairs", "paper", "seq2seq", "symbols",
            "auto"]  # fmt: skip
 # Files PROTOCOL.seq2seq-DECODING.json; plain seq2seq is decoded "valid".

@@ -193,11 +193,11 @@ def _transformer(s: ModelSettings) -> Any:
     if s.backbone == "t5":
         from transformers import T5Config, T5ForConditionalGeneration
 
-        return paced(T5ForConditionalGeneration(T5Config(
+        return T5ForConditionalGeneration(T5Config(
             d_model=s.d_model, d_kv=s.d_model // s.heads, d_ff=s.feed_forward, num_heads=s.heads,
             num_layers=s.encoder_layers, num_decoder_layers=s.decoder_layers,
             dropout_rate=s.dropout, **common,
-        )))  # fmt: skip
+        ))  # fmt: skip
     layers: dict[str, Any] = dict(
         d_model=s.d_model, encoder_layers=s.encoder_layers, decoder_layers=s.decoder_layers,
         encoder_attention_heads=s.heads, decoder_attention_heads=s.heads,
@@ -213,18 +213,6 @@ def _transformer(s: ModelSettings) -> Any:
     from transformers import BartConfig, BartForConditionalGeneration
 
     return BartForConditionalGeneration(BartConfig(**layers))
-
-
-def paced(net: nn.Module) -> nn.Module:
-    """Let every weight take steps in proportion to its size, as T5 is trained by its authors.
-
-    T5 starts its weights at sizes from 0.01 (queries) to 1 (embeddings): steps of one size for all
-    upset the queries and leave the embeddings where they are.
-    """
-    for weight in net.parameters():
-        size = float(weight.detach().square().mean().sqrt())
-        weight.pace = round(10 * max(size, 1e-3), 2)  # type: ignore[attr-defined]
-    return net
 
 
 class _Recurrent(Network):

@@ -151,25 +151,21 @@ def learning_rate(step: int, peak: float, warmup: int, steps: int) -> float:
 
 def optimiser_of(weights: list[nn.Parameter], t: TrainSettings, device: str,
                  graph: bool) -> torch.optim.AdamW:  # fmt: skip
-    """AdamW; weights that ask for steps of another size (`pace`, see backbones) get them."""
-    paces = dict.fromkeys(getattr(weight, "pace", 1.0) for weight in weights)
-    groups: list[dict[str, Any]] = [
-        {"params": [w for w in weights if getattr(w, "pace", 1.0) == pace], "pace": pace,
-         "lr": torch.tensor(t.lr * pace, device=device) if graph else t.lr * pace}
-        for pace in paces
-    ]  # fmt: skip
-    return torch.optim.AdamW(groups, betas=(0.9, 0.98), weight_decay=t.weight_decay,
-                             fused="cuda" in device, capturable=graph)  # fmt: skip
+    """AdamW; the rate of a step that will be recorded is a tensor, to be changed in place."""
+    rate: Any = torch.tensor(t.lr, device=device) if graph else t.lr
+    return torch.optim.AdamW(
+        weights, lr=rate, betas=(0.9, 0.98), weight_decay=t.weight_decay, fused="cuda" in device,
+        capturable=graph,
+    )  # fmt: skip
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate, in place where a recorded step reads it."""
     for group in optimiser.param_groups:
-        own = rate * group.get("pace", 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(own)
+            group["lr"].fill_(rate)
         else:
-            group["lr"] = own
+            group["lr"] = rate
 
 
 WARM_ROUNDS = 4  # of a step before it is recorded: kernels are chosen, memory is taken

@@ -105,11 +105,9 @@ def test_scores_are_of_the_mean_over_seeds(study):
     assert study.scores(lines, "art-3x3", "views-8", "absolute") is None
 
 
-def test_heads_that_guess_lose_what_runs_that_never_began_lose(study):
-    found = {x["seed"]: x for x in study.load()[3] if x["name"] == "backbones-256-encoder"}
-    guess = study.drawn.guessing(3, 3)
-    assert found[1]["curve"][-1][3] == pytest.approx(guess, abs=1e-3)
-    assert found[0]["curve"][-1][3] < guess - 1
+def test_what_heads_that_guess_lose(study):
+    """As a run did that never began: one answer for all pieces."""
+    assert study.drawn.guessing(3, 3) == pytest.approx(4.2986, abs=1e-3)
     # One row of three: right is as on 3x3, below is always nobody and costs nothing.
     assert study.drawn.guessing(1, 3) == pytest.approx(1.0986 + (0.6365 + 0.7324) / 2, abs=1e-3)
 
