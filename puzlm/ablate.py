@@ -50,6 +50,9 @@ class Row:
     """Ways of decoding to examine; empty takes the plan's."""
     seconds: float = 0.0
     """Training time of this row; 0 takes the plan's. Compare rows of one time only."""
+    puzzles: int = 0
+    """Training puzzles of this row; 0 takes the plan's. More time needs more of them: what is seen
+    more than five times is learned by heart."""
     keep: bool = False
     """Save the trained model below models/ of the output folder."""
     note: str = ""
@@ -139,8 +142,8 @@ class Plan:
         recipe = self.recipe(row, seed).as_dict()
         recipe.pop("data")
         shared = {"seconds": row.seconds or self.plan.seconds, "steps": self.plan.steps,
-                  "puzzles": self.plan.puzzles, "decode": list(row.decode or self.plan.decode),
-                  "few": self.plan.few}  # fmt: skip
+                  "puzzles": row.puzzles or self.plan.puzzles,
+                  "decode": list(row.decode or self.plan.decode), "few": self.plan.few}  # fmt: skip
         if row.start:
             shared |= {"start": row.start, "side_steps": self.plan.side_steps}
         if row.learned:
@@ -327,7 +330,8 @@ def _library(plan: Plan, row: Row, recipe: Recipe, gallery: Any,
 
     settings = tokenizer_settings(row, recipe)
     reading = replace(settings, lexicographic=True, separator=True)  # what decides the symbols
-    key = json.dumps([asdict(reading), recipe.as_dict()["cut"], recipe.train.fit_puzzles])
+    puzzles = row.puzzles or plan.plan.puzzles
+    key = json.dumps([asdict(reading), recipe.as_dict()["cut"], recipe.train.fit_puzzles, puzzles])
     if key not in libraries:
         if row.learned:
             from puzlm.learned_tokenizers import LearnedTokenizer
@@ -335,7 +339,7 @@ def _library(plan: Plan, row: Row, recipe: Recipe, gallery: Any,
             fresh: PieceTokenizer = LearnedTokenizer(reading)
         else:
             fresh = PieceTokenizer(reading)
-        libraries[key] = make_library(fresh, gallery, recipe, plan.plan.puzzles)
+        libraries[key] = make_library(fresh, gallery, recipe, puzzles)
     library = libraries[key]
     if settings == reading:
         return library, library.tokenizer

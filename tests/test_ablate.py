@@ -203,6 +203,14 @@ def test_changed_settings_are_run_again_and_time_is_kept(data, tmp_path):
     assert run(path, tmp_path / "none", data, stop_after=0.1) == []  # no row would end in time
 
 
+def test_a_row_may_have_more_puzzles(data, tmp_path):
+    """A library of its own, so what it learns is other than the same row with the plan's."""
+    path = plan_file(tmp_path, ("a", ""), ("more", "puzzles = 256"))
+    plain, more = run(path, tmp_path, data)
+    assert (plain["settings"]["puzzles"], more["settings"]["puzzles"]) == (64, 256)
+    assert plain["loss"] != more["loss"]
+
+
 def test_the_same_seed_gives_the_same_row(data, tmp_path):
     path = plan_file(tmp_path, ("a", 'set = ["model.dropout=0.1"]'))
     one, two = (run(path, tmp_path / str(i), data)[0] for i in range(2))
