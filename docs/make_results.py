@@ -154,7 +154,7 @@ def measured(solver: str, r: dict) -> list[str]:
     model = (r.get("settings") or {}).get("model")
     uses = solver not in ("random", "classic", "paper") and model
     notes = [Path(model).name] if uses else []
-    decoded = DECODINGS.get(solver.removeprefix("seq2seq-"))
+    decoded = DECODINGS.get(solver.rpartition("-")[2])
     notes += [f"decoded: {decoded}"] if decoded else []
     notes += [f"{r['failed']} failed"] if r.get("failed") else []
     return [solver, str(r["puzzles"]), *scores, ece, f"{r['seconds_per_puzzle']:.3f}",

@@ -118,6 +118,10 @@ class Plan:
                 raise SettingsError(f"{where}: there are two rows of this name")
             if row.start not in STARTS:
                 raise SettingsError(f"{where}: start '{row.start}'; {nearest(row.start, STARTS)}")
+            for key in ("seconds", "puzzles"):
+                value = getattr(row, key)
+                if not isinstance(value, int | float) or value < 0:
+                    raise SettingsError(f"{where}: {key} {value!r}: must be a number above 0")
             for way in (*row.decode, *settings.decode):
                 if way not in DECODINGS:
                     raise SettingsError(f"{where}: decode '{way}'; {nearest(way, DECODINGS)}")

@@ -89,7 +89,7 @@ class Step:
         self.work: Callable[[Batch], Tensor] = self._work
         if cuda:
             self.draws.turn(0)
-            for way in ("compiled", "plain"):
+            for way in ("compiled", "plain") if count_compiled(objective) else ("plain",):
                 try:
                     with masks_as_outside():
                         self.work = recorded(self._work, {}, self.weights, self.optimiser)
