@@ -218,16 +218,15 @@ def read_rows(path: str | Path) -> list[Line]:
 
 
 def chosen(plan: Plan, only: Sequence[str]) -> list[Row]:
-    """Rows whose name or group matches one of the patterns; all without any."""
+    """Rows whose name or group matches one of the patterns, pattern by pattern; all without any."""
+    found: dict[str, Row] = {} if only else {row.name: row for row in plan.rows}
     for pattern in only:
-        if not any(fnmatch(n, pattern) for row in plan.rows for n in (row.name, row.group)):
+        here = [row for row in plan.rows if any(fnmatch(n, pattern) for n in (row.name, row.group))]
+        if not here:
             known = [*(row.name for row in plan.rows), *{row.group for row in plan.rows}]
             raise SettingsError(f"--only {pattern}: no such row; {nearest(pattern, known)}")
-
-    def wanted(row: Row) -> bool:
-        return not only or any(fnmatch(n, p) for n in (row.name, row.group) for p in only)
-
-    return [row for row in plan.rows if wanted(row)]
+        found |= {row.name: row for row in here if row.name not in found}
+    return list(found.values())
 
 
 def run_plan(
