@@ -11,6 +11,7 @@ written down as failed and the others go on.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import time
@@ -311,7 +312,7 @@ def _line(plan: Plan, row: Row, seed: int, gallery: Any, libraries: dict[str, An
     }  # fmt: skip
     try:
         recipe = plan.recipe(row, seed)
-        library, tokenizer = _library(plan, row, recipe, gallery, libraries)
+        library, tokenizer = _library(plan, row, recipe, gallery, libraries, out)
         keep = out / "models" / f"{row.name}-{seed}" if row.keep else None
         return line | run_row(
             recipe, library, tokenizer, gallery, seconds=row.seconds or plan.plan.seconds,
@@ -325,8 +326,8 @@ def _line(plan: Plan, row: Row, seed: int, gallery: Any, libraries: dict[str, An
         return line | {"status": "failed", "error": f"{type(error).__name__}: {text[0][:300]}"}
 
 
-def _library(plan: Plan, row: Row, recipe: Recipe, gallery: Any,
-             libraries: dict[str, Any]) -> tuple[Any, Any]:  # fmt: skip
+def _library(plan: Plan, row: Row, recipe: Recipe, gallery: Any, libraries: dict[str, Any],
+             out: Path) -> tuple[Any, Any]:  # fmt: skip
     """The row's tokens, made once for all rows that read alike, and its tokenizer."""
     from puzlm.tokenizer import PieceTokenizer
     from puzlm.trial import make_library
@@ -342,7 +343,10 @@ def _library(plan: Plan, row: Row, recipe: Recipe, gallery: Any,
             fresh: PieceTokenizer = LearnedTokenizer(reading)
         else:
             fresh = PieceTokenizer(reading)
-        libraries[key] = make_library(fresh, gallery, recipe, puzzles)
+        name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        alone = gallery.lock is None or row.learned
+        shared = None if alone else out / "libraries" / name
+        libraries[key] = make_library(fresh, gallery, recipe, puzzles, shared)
     library = libraries[key]
     if settings == reading:
         return library, library.tokenizer

@@ -42,6 +42,7 @@ from puzlm.timed import (
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.train import Objective
 
+CHUNK = 1024  # puzzles cut at once on a GPU
 KEPT_BYTES = 30 * 2**30  # of cut puzzles: a card holds those of two processes
 
 
@@ -73,6 +74,9 @@ class Gallery:
         self.images: list[list[Pixels]] = [
             list(iter_images([root / v for v in k.val], k.puzzles)) for k in kinds
         ]
+        self._sizes = [album.sizes.cpu().numpy() for album in self.albums]
+        # Sixteen taps, each a pass over the memory; compiled they are one, for a million puzzles.
+        self._cut: Any = torch.compile(cut_batch, dynamic=False) if "cuda" in device else cut_batch
         self._exams: dict[tuple[int, str], list[Puzzle]] = {}
         self._stock: dict[Any, list[Tensor]] = {}
 
@@ -104,18 +108,18 @@ class Gallery:
         """Cut canonical training pieces (count, cells, side, side, 3) of one kind."""
         album = self.albums[number]
         plain = replace(cut, gap_share=0.0, missing_share=0.0)
-        drawn = draw_batch(album.sizes.cpu().numpy(), count, plain, seed)
+        drawn = draw_batch(self._sizes[number], count, plain, seed)
         drawn = eroded(drawn, self.kinds[number].gap)
         parts = [torch.from_numpy(np.ascontiguousarray(a)).to(self.device)
                  for a in vars(drawn).values()]  # fmt: skip
-        return cut_batch(album, *parts[:-1], side=side)
+        return (self._cut if count == CHUNK else cut_batch)(album, *parts[:-1], side=side)
 
     def stock(self, puzzles: int, cut: CutSettings, side: int) -> Iterable[Tensor]:
         """Cut so many training puzzles, an equal share of each kind.
 
         Once for all tokenizers, where they fit into KEPT_BYTES; else anew for each, part by part.
         """
-        chunk = 1024 if "cuda" in self.device else 64
+        chunk = CHUNK if "cuda" in self.device else 64
         share = max(1, puzzles // len(self.kinds))
         made = (self.pieces(k, chunk, cut, side, (0, part, k, 2)).byte()
                 for k in range(len(self.kinds)) for part in range(0, share, chunk))  # fmt: skip
@@ -145,12 +149,17 @@ class Library:
     facts: dict[str, Any]
 
 
-def make_library(tokenizer: PieceTokenizer, gallery: Gallery, recipe: Recipe,
-                 puzzles: int) -> Library:  # fmt: skip
-    """Fit a tokenizer on all kinds and tokenise so many training puzzles, an equal share each."""
+def make_library(tokenizer: PieceTokenizer, gallery: Gallery, recipe: Recipe, puzzles: int,
+                 shared: Path | None = None) -> Library:  # fmt: skip
+    """Fit a tokenizer on all kinds and tokenise so many training puzzles, an equal share each.
+
+    With the folder `shared` the first of several processes makes it, and the others read it there.
+    """
     device, side, kinds = gallery.device, tokenizer.settings.side, range(len(gallery.kinds))
     sample = max(1, recipe.train.fit_puzzles // len(gallery.kinds))
     with gallery.alone():
+        if shared is not None and (shared / "facts.json").is_file():
+            return _read_library(shared, device)
         stock = gallery.stock(puzzles, recipe.cut, side)
         shown = [
             gallery.pieces(k, min(256, sample - part), recipe.cut, side, (0, part, k, 1)).byte()
@@ -170,11 +179,21 @@ def make_library(tokenizer: PieceTokenizer, gallery: Gallery, recipe: Recipe,
             parts.append(symbols.view(*pieces.shape[:2], *symbols.shape[1:]).to(torch.int32))
             wait(device)
             spent += time.monotonic() - clock
-    tokens = torch.cat(parts)
-    facts = {"fit_seconds": round(fitted, 2), "tokenise_ms": 1000 * spent / len(tokens),
-             "tokenizer_parameters": tokenizer_parameters(tokenizer)}  # fmt: skip
-    facts |= {"learned": tokenizer.report_} if hasattr(tokenizer, "report_") else {}
+        tokens = torch.cat(parts)
+        facts = {"fit_seconds": round(fitted, 2), "tokenise_ms": 1000 * spent / len(tokens),
+                 "tokenizer_parameters": tokenizer_parameters(tokenizer)}  # fmt: skip
+        facts |= {"learned": tokenizer.report_} if hasattr(tokenizer, "report_") else {}
+        if shared is not None:
+            tokenizer.save_pretrained(shared)
+            np.save(shared / "tokens.npy", tokens.cpu().numpy())
+            write_bytes(shared / "facts.json", json.dumps(facts).encode())
     return Library(tokenizer, tokens, facts)
+
+
+def _read_library(folder: Path, device: str) -> Library:
+    tokens = torch.from_numpy(np.load(folder / "tokens.npy", allow_pickle=False)).to(device)
+    facts = json.loads((folder / "facts.json").read_text())
+    return Library(PieceTokenizer.from_pretrained(folder), tokens, facts)
 
 
 def tokenizer_parameters(tokenizer: PieceTokenizer) -> int:

@@ -136,6 +136,7 @@ def test_only_takes_names_groups_and_patterns(tmp_path):
     plan = Plan.load(plan_file(tmp_path, ("a-1", 'group = "g"'), ("a-2", 'group = "h"'), ("b", "")))
     assert [r.name for r in chosen(plan, ["a-*"])] == ["a-1", "a-2"]
     assert [r.name for r in chosen(plan, ["h", "b"])] == ["a-2", "b"]
+    assert [r.name for r in chosen(plan, ["b", "a-*", "*"])] == ["b", "a-1", "a-2"]  # in that order
     assert len(chosen(plan, [])) == 3
     with pytest.raises(SettingsError, match="--only a-3: no such row; did you mean 'a-"):
         chosen(plan, ["a-3"])
@@ -257,7 +258,7 @@ def test_runs_without_the_packages_of_the_command(data, tmp_path):
 
 
 def test_two_processes_share_a_plan(data, tmp_path):
-    """Every run is done once, whole lines are written, and a wrong part is one clear line."""
+    """Every run is done once, on one library, and gives what a single process gives."""
     path = plan_file(tmp_path, ("a", "seeds = [0, 1]"), ("b", ""), ("c", ""))
     command = [sys.executable, "-m", "puzlm.ablate", path, "-o", tmp_path / "o", "--data", data,
                "--device", "cpu", "--part"]  # fmt: skip
@@ -265,6 +266,16 @@ def test_two_processes_share_a_plan(data, tmp_path):
     assert [p.wait() for p in both] == [0, 0]
     found = [(x["name"], x["seed"]) for x in read_rows(tmp_path / "o" / "rows.jsonl")]
     assert sorted(found) == [("a", 0), ("a", 1), ("b", 0), ("c", 0)]
+    (shared,) = (tmp_path / "o" / "libraries").iterdir()
+    facts = json.loads((shared / "facts.json").read_text())
+    alone = {(x["name"], x["seed"]): x for x in run(path, tmp_path / "alone", data)}
+    for line in read_rows(tmp_path / "o" / "rows.jsonl"):
+        assert line["tokenise_ms"] == facts["tokenise_ms"]  # made by one, read by the other
+        single = alone[line["name"], line["seed"]]
+        assert line["loss"] == pytest.approx(single["loss"], rel=1e-4)
+        for kind in ("plain", "worn"):
+            right = single["results"][kind]["valid"]["right"]
+            assert line["results"][kind]["valid"]["right"] == right
     for part in ("3/2", "0/1", "half"):
         with pytest.raises(SettingsError, match=f"--part {part}: write K/N"):
             run(path, tmp_path, data, part=parse_part(part))
