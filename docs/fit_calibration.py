@@ -42,9 +42,9 @@ JUDGED_BY = (
     dict.fromkeys(("auto", "seq2seq", "symbols", "vision", "classic"), SMALL)
     | dict.fromkeys(("seq2seq beam", "seq2seq greedy"), SMALL)
     | dict.fromkeys(calibration.SIDES, (*SMALL, "spread"))
-    | dict.fromkeys(("pairs large", "classic large"), ("one", "own", "others", "cells"))
+    | dict.fromkeys(("pairs large", "classic large"), ("one", "own", "near", "others", "cells"))
 )
-RISING = ("own", "others", "least")  # never count against a piece
+RISING = ("own", "near", "others", "least")  # never count against a piece
 PRIOR = 0.2  # puzzles that speak for the raw confidence as it is (weights in standard units)
 FOLDS = 5
 
@@ -55,7 +55,7 @@ def pieces_of(record: dict) -> tuple[dict[str, Floats], Floats, Floats]:
     raw, at = np.array(record["confidences"]), np.array(record["positions"])
     grid = tuple(record["grid"])
     doubt = calibration.doubt(calibration.kind(record["solver"], grid[0] * grid[1]))
-    found = calibration.features(raw, grid, given, doubt)
+    found = calibration.features(raw, grid, given, doubt, at)
     free = np.array([i not in given for i in range(len(raw))]) & (at >= 0)
     right = (at == np.array(record["truth"])).astype(float)
     return {name: x[free] for name, x in found.items()}, right[free], raw[free]

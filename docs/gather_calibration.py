@@ -3,8 +3,8 @@
     python docs/gather_calibration.py DATA OUT.jsonl MINUTES [FIRST [SOLVER or WORD...]]
 
 DATA holds photos-val.tar, art-val.tar, kaggle/valid.csv, and in large/ photos of 756 x 560 pixels
-or more that are of none of the test sets. A few puzzles of every setting are asked in turn, until
-the time is up.
+or more, better 980 x 644, that are of none of the test sets. A few puzzles of every setting are
+asked in turn, until the time is up.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ def settings() -> Iterator[Setting]:
     yield Setting(cut(8, 0), "288 px", 1, LARGE)
     yield Setting(cut(8, 0, 6), "art", 1, LARGE)
     yield Setting(replace(PROTOCOLS["classic-mcgill-540"], seed=SEED), "large", 2, LARGE)
+    yield Setting(replace(PROTOCOLS["classic-bgu-805"], seed=SEED), "huge", 1, LARGE)
     for gap in (0, 1 / 4, 1 / 2):
         yield Setting(cut(3, gap), "288 px", 4)
     yield Setting(cut(3, 1 / 2, more=", centre given", scored="non-centre"), "288 px", 4)
@@ -105,15 +106,17 @@ def read(data: str) -> dict[str, list[Pixels]]:
     """All validation images, by kind."""
     found = {kind: list(iter_images([Path(f"{data}/{kind}-val.tar")], None))
              for kind in ("photos", "art")}  # fmt: skip
-    found["large"], found["288 px"] = [], []  # the latter as large as the test photos
+    found["large"], found["huge"] = [], []
+    found["288 px"] = []  # as large as the test photos
     for image in iter_images([Path(f"{data}/large")], None):
         short = min(image.shape[:2])
         top, left = (image.shape[0] - short) // 2, (image.shape[1] - short) // 2
         found["288 px"].append(_resized(image[top : top + short, left : left + short], (288, 288)))
-        high, wide = (560, 756) if image.shape[0] < image.shape[1] else (756, 560)
-        if image.shape[0] >= high and image.shape[1] >= wide:
-            top, left = (image.shape[0] - high) // 2, (image.shape[1] - wide) // 2
-            found["large"].append(image[top : top + high, left : left + wide])
+        for kind, sides in (("large", (560, 756)), ("huge", (644, 980))):
+            high, wide = sides if image.shape[0] < image.shape[1] else sides[::-1]
+            if image.shape[0] >= high and image.shape[1] >= wide:
+                top, left = (image.shape[0] - high) // 2, (image.shape[1] - wide) // 2
+                found[kind].append(image[top : top + high, left : left + wide])
     return found
 
 

@@ -30,7 +30,7 @@ DOCS = ROOT / "docs"
 ROWS = DOCS / "study" / "rows.jsonl"
 KINDS = ("photos-3x3", "art-3x3")
 CURVES = ("base", "no-heads", "random-start", "strips", "two-symbols")
-LEARNING = ("bart", "t5", "pegasus", "encoder", "decoder")  # the backbones whose curves are drawn
+LONG = ("bart", "t5", "pegasus", "lstm", "gru")  # the backbones that had two minutes
 SWEEPS = {"granularity": "granularity B (patches a side)",
           "dimension": "dimensions kept by the PCA (d)",
           "vocabulary": "vocabulary size (k)"}  # fmt: skip
@@ -220,18 +220,24 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
 
     panels = {group: {BASE_AT[group]: base} | {r.x: found.get(r.name, []) for r in groups[group]}
               for group in SWEEPS}  # fmt: skip
-    backbones = {name: [found.get(f"backbones-{d}-{name}", []) for d in (128, 256)]
+    backbones = {name: [found.get(f"backbones-{d}-{name}", []) for d in (128, 256, "long")]
                  for name in BACKBONES}  # fmt: skip
     large = [(f"{n}, d_model 256", found.get(f"backbones-256-{n}", [])) for n in backbones]
     small = [(f"{n}, d_model 128", found.get(f"backbones-128-{n}", []))
              for n in backbones if n not in ("encoder", "decoder")]  # fmt: skip
     first, bart = [("base", base)], found.get("backbones-256-bart", [])
+    longer = [(n, found.get(f"backbones-long-{n}", [])) for n in LONG]
     sweep_rows = [(f"{LETTER[g]} = {x or 'no PCA'}", rows) for g, panel in panels.items()
                   for x, rows in panel.items() if x != BASE_AT[g]]  # fmt: skip
     numbers = {
         "state": state, "sweep table": row_table(first + sweep_rows, between),
         "backbone table": row_table(large + small, between),
         "backbone verdict": verdict(bart, large[1:], between).replace("(base", "(BART"),
+        "long backbone table": row_table(longer, between),
+        "long backbone verdict": verdict(longer[0][1], longer[1:], between).replace(
+            "(base", "(BART"),
+        "long table": row_table(named("long"), between),
+        "long verdict": verdict(found.get("long-base", []), named("long")[1:], between),
         "tokenizer facts": tokenizer_facts(found, groups["tokenizers"]),
         "decoding table": decoding_table(found.get("test-time", [])),
     }  # fmt: skip
@@ -240,6 +246,8 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
     for group, text in (("switches", "switch"), ("tokenizers", "tokenizer"), ("levers", "lever")):
         numbers[f"{text} table"] = row_table(first + named(group), between)
         numbers[f"{text} verdict"] = verdict(base, named(group), between)
+    long = next(r for r in plan.rows if r.name == "long-base")
+    numbers |= {"long seconds": f"{long.seconds:g}", "long puzzles": f"{long.puzzles:,}"}
     for kind in KINDS:
         numbers[f"between {kind}"] = f"{between[kind]:.1f}"
     for name, mine in found.items():
@@ -248,8 +256,8 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
         for way, text in (("valid", "decoder"), ("head", "head")):
             values = each(mine, "photos-3x3", way) or [float("nan")]
             numbers[f"mean {text} {name}"] = f"{sum(values) / len(values):.1f}"
-    learning = {f"{n}, seed {x['seed']}" if len(mine) > 1 else n: x for n in LEARNING
-                for mine in [found.get(f"backbones-256-{n}", [])] for x in mine}  # fmt: skip
+    learning = {f"{name}, seed {x['seed']}" if len(mine) > 1 else name: x
+                for name, mine in longer for x in mine}  # fmt: skip
     figures = {"panels": panels, "backbones": backbones, "first": first,
                "switches": named("switches"), "tokenizers": named("tokenizers"),
                "levers": named("levers"), "decoding": found.get("test-time", []),

@@ -188,16 +188,16 @@ def sizes(
     is the accuracy of neither.
     """
     plt = pyplot()
-    figure, panels = plt.subplots(1, len(kinds), figsize=(5.6 * len(kinds), 4.2), sharey=True,
+    figure, panels = plt.subplots(1, len(kinds), figsize=(6.4 * len(kinds), 4.4), sharey=True,
                                   layout="constrained", squeeze=False)  # fmt: skip
-    texts = {name: "\n".join([name, *(f"{m[0]['parameters'] / 1e6:.1f}" for m in members if m)])
+    texts = {name: "\n".join([name, *(_size(m[0]) for m in members if m)])
              for name, members in families.items()}  # fmt: skip
     for axes, kind in zip(panels[0], kinds, strict=True):
         look = style(kind)
         for way, fill, shift in (("valid", look["color"], -0.04), ("head", "white", 0.04)):
             for place, members in enumerate(families.values()):
                 many = [m for m in members if m]
-                spots = [place + shift + 0.3 * (i - (len(many) - 1) / 2) for i in range(len(many))]
+                spots = [place + shift + 0.25 * (i - (len(many) - 1) / 2) for i in range(len(many))]
                 found = [each(lines, kind, way) for lines in many]
                 axes.plot(spots, [np.mean(values or np.nan) for values in found],
                           "-" if way == "valid" else ":", lw=1, color=look["color"])  # fmt: skip
@@ -205,9 +205,9 @@ def sizes(
                     low_high = [s["absolute"] for s in _results(lines, kind, way)]
                     _errors(axes, [spot] * len(low_high), low_high, kind, "", fill, line="")
         axes.axhline(100 / 9, color=GREY, lw=0.8, linestyle=":")
-        axes.set_xticks(range(len(texts)), list(texts.values()))
+        axes.set_xticks(range(len(texts)), list(texts.values()), fontsize=8)
         axes.set(title=kind, xlim=(-0.5, len(texts) - 0.5))
-        axes.set_xlabel("backbone and its parameters (millions), smaller size on the left")
+        axes.set_xlabel("backbone; its parameters and training time, from left to right")
         if not any(lines for members in families.values() for lines in members):
             axes.text(0.5, 0.5, "not run", ha="center", transform=axes.transAxes, color=GREY)
     panels[0][0].set(ylabel="absolute accuracy on validation puzzles (%)", ylim=(0, None))
@@ -218,6 +218,10 @@ def sizes(
                plt.Line2D([], [], color=GREY, linestyle=":", lw=0.8, label="chance")]  # fmt: skip
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
     save_figure(figure, path)
+
+
+def _size(line: Line) -> str:
+    return f"{line['parameters'] / 1e6:.1f} M, {line['settings']['seconds']:g} s"
 
 
 def curves(rows: Mapping[str, Line], path: str | Path) -> None:

@@ -25,6 +25,7 @@ VERSION = 2  # of the numbers in FITTED; stands in results files with such confi
 PLACES = 5  # decimals of raw confidences, as in a results file: so both give the same numbers
 DOUBT = 0.005  # raw confidences are kept so far from 0 and 1: closer says no more (chosen of six),
 FINE = 0.00002  # but for solvers of sides alone, which are soon sure, it does (chosen of four)
+NEAR = 2  # rows and columns: a piece is judged by 24 others around it
 SIDES = ("auto sides", "bigram", "vision-pairs")
 
 
@@ -45,7 +46,7 @@ def calibrated(
     numbers = FITTED.get(which, {})
     if not numbers or not len(raw):
         return raw
-    sure = judged(features(raw, grid, given, doubt(which)), numbers)
+    sure = judged(features(raw, grid, given, doubt(which), positions), numbers)
     sure = np.where(np.asarray(positions) < 0, raw, sure)
     sure[list(given)] = 1.0
     return sure
@@ -85,15 +86,17 @@ def doubt(which: str) -> float:
 
 
 def features(
-    confidences: Floats, grid: tuple[int, int], given: Collection[int] = (), doubt: float = DOUBT
-) -> dict[str, Floats]:
+    confidences: Floats, grid: tuple[int, int], given: Collection[int] = (), doubt: float = DOUBT,
+    positions: Sequence[int] | NDArray[np.int64] | None = None,
+) -> dict[str, Floats]:  # fmt: skip
     """What P(right) is told from, each (n,).
 
     own: log-odds of the piece's raw confidence; others, least: their mean and minimum over all
-    other pieces that were not given, spread: log of their deviation; missing, given: share of the
-    cells; cells: log of their number. Where borders touch, what is in doubt is where the picture
-    as a whole lies, so all pieces are equally sure; where they are worn, pieces differ: that is
-    what the spread tells.
+    other pieces that were not given, spread: log of their deviation; near: their mean over the
+    pieces around it; missing, given: share of the cells; cells: log of their number. Where borders
+    touch, what is in doubt is where the picture as a whole lies, so all pieces are equally sure;
+    where they are worn, pieces differ: that is what the spread tells. In a large picture it is
+    regions that go wrong, a plain sky for one, and pieces there fit each other by chance.
     """
     n, cells = len(confidences), grid[0] * grid[1]
     free = ~np.isin(np.arange(n), list(given))
@@ -117,10 +120,29 @@ def features(
         "others": others,
         "least": np.where(free & (own <= lowest[0]), lowest[-1], lowest[0]),
         "spread": np.log(0.02 + np.sqrt(variance)),
+        "near": others if positions is None else around(own, np.asarray(positions), grid, others),
         "missing": same * max(0.0, 1 - n / cells),
         "given": same * len(given) / cells,
         "cells": same * np.log(cells),
     }
+
+
+def around(
+    values: Floats, positions: NDArray[np.int64], grid: tuple[int, int], none: Floats
+) -> Floats:
+    """Mean over the other pieces at most NEAR rows and columns away, where there are any: (n,)."""
+    laid = positions >= 0
+    row, column = np.divmod(np.where(laid, positions, 0), grid[1])
+    sums = np.zeros((2, grid[0] + 2 * NEAR + 1, grid[1] + 2 * NEAR + 1))
+    np.add.at(sums[0], (row[laid] + NEAR + 1, column[laid] + NEAR + 1), values[laid])
+    np.add.at(sums[1], (row[laid] + NEAR + 1, column[laid] + NEAR + 1), 1.0)
+    sums = sums.cumsum(1).cumsum(2)
+    low, left, high, right = row, column, row + 2 * NEAR + 1, column + 2 * NEAR + 1
+    total, count = (
+        sums[:, high, right] - sums[:, low, right] - sums[:, high, left] + sums[:, low, left]
+    )
+    alone = ~laid | (count <= 1.5)
+    return np.where(alone, none, (total - values) / np.where(alone, 1.0, count - 1))
 
 
 FITTED: dict[str, Numbers] = {

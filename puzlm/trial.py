@@ -74,7 +74,6 @@ class Gallery:
         self.images: list[list[Pixels]] = [
             list(iter_images([root / v for v in k.val], k.puzzles)) for k in kinds
         ]
-        self._sizes = [album.sizes.cpu().numpy() for album in self.albums]
         # Sixteen taps, each a pass over the memory; compiled they are one, for a million puzzles.
         self._cut: Any = torch.compile(cut_batch, dynamic=False) if "cuda" in device else cut_batch
         self._exams: dict[tuple[int, str], list[Puzzle]] = {}
@@ -108,7 +107,7 @@ class Gallery:
         """Cut canonical training pieces (count, cells, side, side, 3) of one kind."""
         album = self.albums[number]
         plain = replace(cut, gap_share=0.0, missing_share=0.0)
-        drawn = draw_batch(self._sizes[number], count, plain, seed)
+        drawn = draw_batch(album.sizes.cpu().numpy(), count, plain, seed)
         drawn = eroded(drawn, self.kinds[number].gap)
         parts = [torch.from_numpy(np.ascontiguousarray(a)).to(self.device)
                  for a in vars(drawn).values()]  # fmt: skip

@@ -91,10 +91,12 @@ def test_a_gain_inside_the_spread_of_seeds_is_no_effect(study):
     assert made["between art-3x3"] == f"{(10.5 / 4) ** 0.5:.1f}"
     assert made["decoder raster"] == "55.0" and made["decoder raster 1"] == "53.0"
     assert made["mean decoder raster"] == "54.0"
-    with_bart = [line("backbones-256-bart", 0, 50), line("backbones-256-encoder", 0, 40),
-                 line("backbones-256-encoder", 1, 11)]  # fmt: skip
-    figures = study.ablation_numbers(plan, base + with_bart)[1]
-    assert list(figures["learning"]) == ["bart", "encoder, seed 0", "encoder, seed 1"]
+    long = [line("backbones-long-bart", 0, 50), line("backbones-long-t5", 0, 40),
+            line("backbones-long-t5", 1, 11), line("long-base", 0, 80),
+            line("long-no-order", 0, 60)]  # fmt: skip
+    made, figures = study.ablation_numbers(plan, base + long)
+    assert list(figures["learning"]) == ["bart", "t5, seed 0", "t5, seed 1"]
+    assert "(base 80.0): worse: without lexicographic order (-20.0" in made["long verdict"]
 
 
 def test_scores_are_of_the_mean_over_seeds(study):
@@ -118,7 +120,7 @@ def test_figures_are_drawn_from_few_rows(study, tmp_path):
     plan = study.load()[2]
     lines = [line("base", 0, 50), line("base", 1, 52), line("granularity-3", 0, 80),
              line("backbones-256-t5", 0, 30), line("backbones-256-encoder", 0, 30),
-             line("backbones-256-encoder", 1, 11)]  # fmt: skip
+             line("backbones-256-encoder", 1, 11), line("backbones-long-t5", 0, 40)]  # fmt: skip
     figures = study.ablation_numbers(plan, lines)[1]
     sweeps(figures["panels"], study.SWEEPS, study.KINDS, study.BASE_AT, tmp_path / "a.png")
     bars(dict(figures["first"] + figures["levers"]), study.KINDS, tmp_path / "b.png", "levers")
