@@ -182,10 +182,14 @@ def auto_against_best(rows: list[tuple[str, dict]]) -> str:
     gain, perfect = paired.absolute, paired.perfect
     # In doubt against ourselves: better by both tests, worse by either.
     sure = paired.p < 0.05
+    ahead = {"absolute": gain.low > 0, "perfect": sure and paired.won > paired.lost}
     if gain.high < 0 or (sure and paired.lost > paired.won):
         verdict = "**worse**"
-    elif gain.low > 0 and sure and paired.won > paired.lost:
+    elif all(ahead.values()):
         verdict = "better"
+    elif any(ahead.values()):
+        one, other = sorted(ahead, key=ahead.get, reverse=True)
+        verdict = f"better in {one}, no clear difference in {other}"
     else:
         verdict = "no clear difference"
     return (f"`auto` against `{name}`, the best single solver here: {verdict}, absolute "

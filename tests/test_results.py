@@ -66,6 +66,15 @@ def test_auto_is_judged_puzzle_by_puzzle(made, classic, auto, verdict):
     assert text.startswith(f"`auto` against `classic`, the best single solver here: {verdict}, ")
 
 
+def test_what_is_better_in_one_measure_is_named(made):
+    none, half = result([0] * 40), result([0] * 40, 0.5)
+    text = made.auto_against_best([("classic", none), ("auto", half)])
+    assert "here: better in absolute, no clear difference in perfect, " in text
+    near, more = result([0] * 20 + [1] * 20, 0.95), result([1] * 12 + [0] * 8 + [1] * 20, 0.9)
+    text = made.auto_against_best([("classic", near), ("auto", more)])
+    assert "here: better in perfect, no clear difference in absolute, " in text
+
+
 def test_being_behind_is_said(made):
     best = result([1] * 7 + [0] * 3)  # 70 / 70, JPDVT published 83.3 / 68.7
     text = made.behind([("auto", best)], "imagenet-3x3-eroded")
