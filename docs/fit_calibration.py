@@ -36,13 +36,15 @@ from puzlm.solver import load_solver
 
 # What each kind of answer is judged by. Tried on the validation puzzles and left out, because they
 # changed the loss on other images by less than its noise or for the worse: the share of pieces
-# below a half, the mean over the pieces beside it, products of own with missing, given and cells.
+# below a half, on small grids the mean over the pieces beside it, products of own with missing,
+# given and cells.
 SMALL = ("one", "own", "others", "least", "missing", "given", "cells")
 JUDGED_BY = (
     dict.fromkeys(("auto", "seq2seq", "symbols", "vision", "classic"), SMALL)
     | dict.fromkeys(("seq2seq beam", "seq2seq greedy"), SMALL)
     | dict.fromkeys(calibration.SIDES, (*SMALL, "spread"))
-    | dict.fromkeys(("pairs large", "classic large"), ("one", "own", "near", "others", "cells"))
+    | {"pairs large": ("one", "own", "near", "others")}
+    | {"classic large": ("one", "own", "others", "cells")}
 )
 RISING = ("own", "near", "others", "least")  # never count against a piece
 PRIOR = 0.2  # puzzles that speak for the raw confidence as it is (weights in standard units)

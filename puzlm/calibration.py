@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Numbers = dict[str, tuple[float, float, float]]  # feature: weight, lowest, highest value
 
-VERSION = 2  # of the numbers in FITTED; stands in results files with such confidences
+VERSION = 3  # of the numbers in FITTED; stands in results files with such confidences
 PLACES = 5  # decimals of raw confidences, as in a results file: so both give the same numbers
 DOUBT = 0.005  # raw confidences are kept so far from 0 and 1: closer says no more (chosen of six),
 FINE = 0.00002  # but for solvers of sides alone, which are soon sure, it does (chosen of four)
@@ -93,10 +93,10 @@ def features(
 
     own: log-odds of the piece's raw confidence; others, least: their mean and minimum over all
     other pieces that were not given, spread: log of their deviation; near: their mean over the
-    pieces around it; missing, given: share of the cells; cells: log of their number. Where borders
-    touch, what is in doubt is where the picture as a whole lies, so all pieces are equally sure;
-    where they are worn, pieces differ: that is what the spread tells. In a large picture it is
-    regions that go wrong, a plain sky for one, and pieces there fit each other by chance.
+    pieces around it, if that is lower; missing, given: share of the cells; cells: log of their
+    number. Where borders touch, what is in doubt is where the picture as a whole lies, so all
+    pieces are equally sure; where they are worn, pieces differ: that is what the spread tells. In a
+    large picture it is regions that go wrong, a plain sky for one.
     """
     n, cells = len(confidences), grid[0] * grid[1]
     free = ~np.isin(np.arange(n), list(given))
@@ -120,7 +120,9 @@ def features(
         "others": others,
         "least": np.where(free & (own <= lowest[0]), lowest[-1], lowest[0]),
         "spread": np.log(0.02 + np.sqrt(variance)),
-        "near": others if positions is None else around(own, np.asarray(positions), grid, others),
+        "near": others
+        if positions is None
+        else np.minimum(others, around(own, np.asarray(positions), grid, others)),
         "missing": same * max(0.0, 1 - n / cells),
         "given": same * len(given) / cells,
         "cells": same * np.log(cells),
@@ -189,10 +191,10 @@ FITTED: dict[str, Numbers] = {
         "cells": (-0.153, 3.584, 6.292),
     },
     "pairs large": {
-        "one": (1.719, 1.0, 1.0),
-        "own": (0.346, -5.293, 5.293),
-        "others": (1.338, -2.578, 5.293),
-        "cells": (-0.374, 3.584, 6.292),
+        "one": (0.364, 1.0, 1.0),
+        "own": (0.217, -5.293, 5.293),
+        "near": (1.144, -5.293, 5.293),
+        "others": (0.483, -3.292, 5.293),
     },
     "seq2seq": {
         "one": (-1.802, 1.0, 1.0),

@@ -99,6 +99,30 @@ def test_sides_alone_are_told_apart_close_to_certainty():
         assert (said[1] > said[0]) == differ
 
 
+def test_a_piece_is_judged_by_those_around_it():
+    rng = np.random.default_rng(0)
+    grid, at, sure = (6, 9), rng.permutation(54)[:50], rng.uniform(0.1, 0.9, 50)
+    at[3] = -1  # not placed
+    told = features(sure, grid, positions=at)
+    row, column = np.divmod(at, 9)
+    for i in range(50):
+        near = (abs(row - row[i]) <= 2) & (abs(column - column[i]) <= 2) & (at >= 0)
+        near[i] = False
+        wanted = told["own"][near].mean() if at[i] >= 0 else np.inf
+        assert told["near"][i] == pytest.approx(min(wanted, told["others"][i]))
+    assert np.array_equal(features(sure, grid)["near"], told["others"])  # places not known
+
+
+def test_a_large_board_is_surest_where_all_fits():
+    """One wrong region on a 10x10 board: pieces there are less sure, even those that fit."""
+    at, raw = np.arange(100), np.ones(100)
+    wrong = (at // 10 < 4) & (at % 10 < 4)
+    raw[wrong & (at % 2 == 0)] = 0.25
+    sure = calibrated("auto (edges + pixels)", raw, at, (10, 10))
+    assert sure[wrong & (at % 2 == 1)].max() < sure[77:].min()
+    assert (1 - sure[0]) > 10 * (1 - sure[99])
+
+
 def test_unknown_kinds_and_pieces_not_placed_stay_as_they_are():
     raw = np.array([0.3, 0.123456789, 0.9])
     for solver in ("random", "my:solver", "auto (seq2seq + pixels)"):
