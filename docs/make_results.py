@@ -52,7 +52,7 @@ WHAT = {
 # The README shows the main protocols and solvers only.
 MAIN = ["imagenet-3x3", "imagenet-3x3-missing-1", "imagenet-3x3-missing-2",
         "imagenet-3x3-missing-3", "imagenet-3x3-eroded", "jpwleg-3", "jpwleg-5",
-        "imagenet-lsej-10x10-2", "kaggle-3x3"]  # fmt: skip
+        "imagenet-lsej-10x10-2", "imagenet-lsej-10x10-5", "kaggle-3x3"]  # fmt: skip
 COLUMNS = {"paper": "the paper's recipe", "seq2seq": "seq2seq", "auto": "auto",
            "classic": "pixels alone (classic)", "bigram": "side model alone",
            "vision": "pixel transformer"}  # fmt: skip
