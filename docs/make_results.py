@@ -55,7 +55,7 @@ MAIN = ["imagenet-3x3", "imagenet-3x3-missing-1", "imagenet-3x3-missing-2",
         "imagenet-lsej-10x10-2", "imagenet-lsej-10x10-5", "kaggle-3x3"]  # fmt: skip
 COLUMNS = {"paper": "the paper's recipe", "seq2seq": "seq2seq", "auto": "auto",
            "classic": "pixels alone (classic)", "bigram": "side model alone",
-           "vision": "pixel transformer"}  # fmt: skip
+           "vision-pairs": "pixel sides alone", "vision": "pixel transformer"}  # fmt: skip
 SOLVERS = ["random", "classic", "bigram", "vision", "vision-pairs", "paper", "seq2seq", "symbols",
            "auto"]  # fmt: skip
 # Files PROTOCOL.seq2seq-DECODING.json; plain seq2seq is decoded "valid".
