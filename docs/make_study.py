@@ -203,8 +203,8 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
     done = {(x["name"], x["seed"]) for x in lines if x["status"] == "done"}
     failed = [x for x in lines if x["status"] != "done"]
     missing = [w for w in wanted if w not in done]
-    times = [f"{t:g} s" for t in
-             sorted({x["settings"]["seconds"] for x in lines if x["status"] == "done"})]  # fmt: skip
+    seconds = {x["settings"]["seconds"] for x in lines if x["status"] == "done"}
+    times = [f"{time:g} s" for time in sorted(seconds)]
     devices = sorted({x["device"] for x in lines if x["status"] == "done"})
     between = {kind: drawn.deviation(found.values(), kind) for kind in KINDS}
     there = f"{len(set(wanted) & done)} of the {len(wanted)}" if missing else f"All {len(wanted)}"
