@@ -22,11 +22,10 @@ from puzlm.corpus import Album
 from puzlm.decoding import decode
 from puzlm.evaluate import current_commit
 from puzlm.tokenizer import PieceTokenizer
-from puzlm.trial import Gallery
+from puzlm.trial import CHUNK, Gallery
 
 DOCS = Path(__file__).parent
 PUZZLES = 400
-CHUNK = 1024  # as many as Gallery.stock draws at once on a GPU: its first puzzles are these
 
 
 def main(data: str, folders: list[str]) -> None:
@@ -36,6 +35,7 @@ def main(data: str, folders: list[str]) -> None:
 
     def pieces(seed: tuple[int, ...]) -> torch.Tensor:
         side = plan.recipe(plan.rows[0], 0).tokenizer.side
+        # As many as Gallery.stock draws at once on a GPU: its first puzzles are these.
         return gallery.pieces(0, CHUNK, cut, side, seed)[:PUZZLES].byte()
 
     sets = {"training puzzles": pieces((0, 0, 0, 2)), "training images": pieces((9, 9, 9, 9))}

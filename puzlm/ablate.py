@@ -3,7 +3,8 @@
 A plan is a TOML file: [plan] says how long, [base] is a recipe, every [[kinds]] is a kind of puzzle
 to train and examine on, every [[rows]] changes some settings, every [[sweeps]] makes a row of each
 of its values. Rows that are done are skipped, so a plan can be run in parts; a row that fails is
-written down as failed and the others go on.
+written down as failed and the others go on. Processes that share a plan keep tokenised puzzles in
+libraries/ of the output folder: delete it after changing how pieces are read.
 
     python -m puzlm.ablate plans/study.toml -o runs/study --data DATA
 """
@@ -271,8 +272,8 @@ def run_plan(
         from puzlm.trial import Gallery
 
         where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-        out.mkdir(parents=True, exist_ok=True)
         gallery = Gallery(plan.kinds, data, where, out / "lock" if part[1] > 1 else None)
+        out.mkdir(parents=True, exist_ok=True)
         report(f"images read after {time.monotonic() - began:.0f} s; training on {where}")
         libraries: dict[str, Any] = {}
         longest = plan.plan.seconds
@@ -335,7 +336,8 @@ def _library(plan: Plan, row: Row, recipe: Recipe, gallery: Any, libraries: dict
     settings = tokenizer_settings(row, recipe)
     reading = replace(settings, lexicographic=True, separator=True)  # what decides the symbols
     puzzles = row.puzzles or plan.plan.puzzles
-    key = json.dumps([asdict(reading), recipe.as_dict()["cut"], recipe.train.fit_puzzles, puzzles])
+    key = json.dumps([asdict(reading), recipe.as_dict()["cut"], recipe.train.fit_puzzles, puzzles,
+                      gallery.contents()])  # fmt: skip
     if key not in libraries:
         if row.learned:
             from puzlm.learned_tokenizers import LearnedTokenizer

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,11 @@ class Gallery:
         self._cut: Any = torch.compile(cut_batch, dynamic=False) if "cuda" in device else cut_batch
         self._exams: dict[tuple[int, str], list[Puzzle]] = {}
         self._stock: dict[Any, list[Tensor]] = {}
+
+    def contents(self) -> list[Any]:
+        """What is in here: what a library was made of."""
+        return [[asdict(kind), len(album), album.pixels.numel()]
+                for kind, album in zip(self.kinds, self.albums, strict=True)]  # fmt: skip
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -276,6 +276,10 @@ def test_two_processes_share_a_plan(data, tmp_path):
         for kind in ("plain", "worn"):
             right = single["results"][kind]["valid"]["right"]
             assert line["results"][kind]["valid"]["right"] == right
+    # Other kinds of puzzles make another library, even in the same folder.
+    path.write_text(path.read_text().replace("gap = 0.5", "gap = 0.25"))
+    run(path, tmp_path / "o", data, only=["b"], part=(1, 2))
+    assert len([*(tmp_path / "o" / "libraries").iterdir()]) == 2
     for part in ("3/2", "0/1", "half"):
         with pytest.raises(SettingsError, match=f"--part {part}: write K/N"):
             run(path, tmp_path, data, part=parse_part(part))
