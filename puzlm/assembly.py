@@ -80,6 +80,24 @@ def assemble(
     return _positions(board, _search(board, seed, width, rounds))[0]
 
 
+def repaired(
+    positions: Ints,
+    right: Floats,
+    below: Floats,
+    grid: tuple[int, int],
+    cells: Floats,
+    seed: int = 0,
+    rounds: int = 110,
+) -> Ints:
+    """Repair a whole arrangement after evidence about cells was added: positions (n,)."""
+    from puzlm.repair import _repair
+
+    board = _board(right, below, grid, cells, None)
+    layout = np.append(np.argsort(positions), board.void)
+    found = _repair(board, layout, _rivals(board), np.random.default_rng(seed), rounds)
+    return _positions(board, found)[0]
+
+
 def assemble_turned(
     right: Floats,
     below: Floats,
@@ -180,4 +198,5 @@ def _each_beam(board: _Board, width: int, starts: int) -> list[Ints]:
     return [beam(board, empty, way[empty[way] == board.void], width) for way in ways[:starts]]
 
 
-__all__ = ["SMALL_GRID", "STEPS", "assemble", "assemble_turned", "beam_search", "objective"]
+__all__ = ["SMALL_GRID", "STEPS", "assemble", "assemble_turned", "beam_search", "objective",
+           "repaired"]  # fmt: skip

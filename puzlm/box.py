@@ -1,7 +1,7 @@
 """The shipped models together: each is loaded when a puzzle first needs it.
 
 A solver that was given no model by name asks the box: for a language model of the puzzle's grid,
-and for the two that see pixels.
+and for those that see pixels.
 """
 
 from __future__ import annotations
@@ -88,6 +88,15 @@ def load_edges(folder: Path, backend: str, device: str) -> Any:
     return Edges.from_pretrained(folder).to(device)
 
 
+def load_frame(folder: Path) -> Any:
+    """The network that finds a board's frame, of a folder; None if it has none."""
+    if not (folder / "frame.json").is_file():
+        return None
+    from puzlm.frame import Frame
+
+    return Frame.from_pretrained(folder)
+
+
 class Box:
     """What lies in the box, by what it is needed for."""
 
@@ -120,3 +129,8 @@ class Box:
     def edges(self) -> Any:
         """The encoder of sides, or None."""
         return load_edges(checkpoints.BOX / VISION, *self._how)
+
+    @cached_property
+    def frame(self) -> Any:
+        """The network that finds a board's frame, or None."""
+        return load_frame(checkpoints.BOX / VISION)

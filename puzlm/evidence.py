@@ -100,7 +100,9 @@ def in_large(puzzle: Puzzle, pairs: Pairs) -> dict[str, float]:
     whole = len(puzzle.pieces) == puzzle.cells > assembly.SMALL_GRID
     if not whole or not {"pixels", "edges"} <= set(pairs):
         return {}
-    return {"pixels": SEAMS if best_buddies(*pairs["pixels"]) >= TOUCHING else WORN}
+    if best_buddies(*pairs["pixels"]) >= TOUCHING:
+        return {"pixels": SEAMS}
+    return {"pixels": WORN, "frame": 1.0}  # worn, a board may come out rolled: frame.py
 
 
 def where_borders_touch(

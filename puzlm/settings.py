@@ -163,9 +163,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def kind_of(path: str | Path) -> str:
-    """What a recipe trains: 'vision', 'edges', or a 'language' model."""
+    """What a recipe trains: 'vision', 'edges', 'frame', or a 'language' model."""
     record = read_toml(path)
-    return next((kind for kind in ("vision", "edges") if kind in record), "language")
+    return next((kind for kind in ("vision", "edges", "frame") if kind in record), "language")
 
 
 def overridden(record: dict[str, Any], overrides: list[str]) -> dict[str, Any]:

@@ -19,7 +19,15 @@ from typing import Any
 import numpy as np
 
 from puzlm import calibration, checkpoints
-from puzlm.box import Box, Language, load_edges, load_reader, load_sides, load_vision
+from puzlm.box import (
+    Box,
+    Language,
+    load_edges,
+    load_frame,
+    load_reader,
+    load_sides,
+    load_vision,
+)
 from puzlm.decoding import METHODS, Reader, assigned, by_slot, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
 from puzlm.evidence import (
@@ -62,6 +70,7 @@ class Solver:
         *,
         vision: Any = None,
         edges: Any = None,
+        frame: Any = None,
         box: Box | None = None,
         solver: str = "auto",
         decoding: str = "valid",
@@ -73,7 +82,7 @@ class Solver:
             raise SettingsError(f"decode '{decoding}' is unknown; {nearest(decoding, METHODS)}")
         self.tokenizer, self.reader, self.sides = tokenizer, reader, sides
         self.card = dict(card or {})
-        self._vision, self._edges, self.box = vision, edges, box
+        self._vision, self._edges, self._frame, self.box = vision, edges, frame, box
         if rotations and solver != "classic":
             raise SettingsError(f"rotations: only the classic solver turns pieces, not '{solver}'")
         self.solver, self.decoding, self.rotations = solver, decoding, rotations
@@ -102,7 +111,8 @@ class Solver:
         if (folder / "vision.json").is_file() or (folder / "edges.json").is_file():
             found = cls(
                 card=checkpoints.card(folder), vision=load_vision(folder, *how),
-                edges=load_edges(folder, *how), solver=solver, decoding=decoding,
+                edges=load_edges(folder, *how), frame=load_frame(folder), solver=solver,
+                decoding=decoding,
             )  # fmt: skip
         else:
             found = cls(
@@ -118,7 +128,7 @@ class Solver:
         """Another way to solve with the same models in memory."""
         return Solver(
             self.tokenizer, self.reader, self.sides, self.card, vision=self._vision,
-            edges=self._edges, box=self.box, solver=solver, decoding=decoding,
+            edges=self._edges, frame=self._frame, box=self.box, solver=solver, decoding=decoding,
         )  # fmt: skip
 
     def _check_parts(self, folder: Path) -> None:
@@ -141,6 +151,11 @@ class Solver:
     def edges(self) -> Any:
         """The encoder of sides, from the box if need be."""
         return self._edges or (self.box.edges if self.box else None)
+
+    @property
+    def frame(self) -> Any:
+        """The network that finds a board's frame, from the box if need be."""
+        return self._frame or (self.box.frame if self.box else None)
 
     # ---- the door ---------------------------------------------------------------------------
 
@@ -320,6 +335,7 @@ class Solver:
         elif not cells:
             w |= in_large(puzzle, pairs)
         right, below, where = added(pairs, cells, w, n)
+        frame = self.frame if w.get("frame") and not given else None
         if puzzle.cells <= assembly.SMALL_GRID:
             found, scores = assembly.beam_search(
                 right, below, puzzle.grid, where, given, top=TOP, hole=0.0
@@ -331,11 +347,16 @@ class Solver:
             others = tuple(found[1:6])
         else:
             found = assembly.assemble(right, below, puzzle.grid, where, given, hole=0.0)[None]
+            if frame is not None:
+                from puzlm.frame import framed
+
+                found = framed(frame, puzzle.pieces, found[0], right, below, puzzle.grid)[None]
             sure = pair_confidence(found[0], right, below, puzzle.grid)
             others = ()
         named = evidence.seq2seq.named if evidence.seq2seq is not None else ""
         used = [f"seq2seq{named.replace(',', '')}" if k == "seq2seq" else k for k in cells]
         used += [k for k in pairs if k != "context" and w[k]]
+        used += [] if frame is None else ["frame"]
         joined = self.solver in ("auto", "symbols")
         name = f"{self.solver} ({' + '.join(used)})" if joined else self.solver
         seconds = evidence.seconds + time.perf_counter() - start

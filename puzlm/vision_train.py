@@ -19,6 +19,9 @@ from torch.nn import functional as F
 
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch
 from puzlm.errors import SettingsError, nearest
+from puzlm.frame import FrameSettings
+from puzlm.frame_train import FrameNet, Framing, rolled
+from puzlm.frame_train import take as take_frames
 from puzlm.images import iter_images, write_bytes
 from puzlm.loop import Batch, loop
 from puzlm.metrics import absolute, perfect
@@ -27,14 +30,16 @@ from puzlm.settings import DataSettings, TrainSettings, overridden, read_toml, s
 from puzlm.train import pick_device
 from puzlm.vision import Edges, EdgeSettings, Vision, VisionSettings
 
-KINDS = {"vision": VisionSettings, "edges": EdgeSettings}
+KINDS = {"vision": VisionSettings, "edges": EdgeSettings, "frame": FrameSettings}
+MODELS = {VisionSettings: Vision, EdgeSettings: Edges, FrameSettings: FrameNet}
+Net = Vision | Edges | FrameNet
 
 
 @dataclass(frozen=True)
 class VisionRecipe:
-    """All settings of one run: the model is `vision` or `edges`."""
+    """All settings of one run: the model is `vision`, `edges` or `frame`."""
 
-    model: VisionSettings | EdgeSettings
+    model: VisionSettings | EdgeSettings | FrameSettings
     data: DataSettings = field(default_factory=DataSettings)
     cut: CutSettings = field(default_factory=CutSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
@@ -43,7 +48,7 @@ class VisionRecipe:
 
     @classmethod
     def load(cls, path: str | Path, overrides: list[str] | None = None) -> VisionRecipe:
-        """Read a TOML recipe that has a section [vision] or [edges]."""
+        """Read a TOML recipe that has a section [vision], [edges] or [frame]."""
         record = overridden(read_toml(path), overrides or [])
         grids = record.pop("grids", ["3x3"])
         kinds: dict[str, Any] = {"data": DataSettings, "cut": CutSettings, "train": TrainSettings}
@@ -55,7 +60,7 @@ class VisionRecipe:
             part = section({**kinds, **KINDS}[name], value, f"{path}: [{name}]")
             parts["model" if name in KINDS else name] = part
         if "model" not in parts:
-            raise SettingsError(f"{path}: no section [vision] or [edges]")
+            raise SettingsError(f"{path}: no section [vision], [edges] or [frame]")
         recipe = cls(grids=tuple(str(g) for g in grids), **parts)
         for grid in recipe.grids:
             name = "{}x{}".format(*parse_grid(grid))
@@ -89,9 +94,8 @@ def train(
     write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
     pages = Crops(recipe, album, device, compiled)
     dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
-    objective = (Placing if isinstance(model, Vision) else Matching)(
-        model.to(device), t.heads, dtype
-    )
+    kinds: dict[Any, Any] = {Vision: Placing, Edges: Matching, FrameNet: Framing}
+    objective = kinds[type(model)](model.to(device), t.heads, dtype)
     exams = list(exam_puzzles(recipe))
     return loop(
         t, folder, objective, pages.batch, device=device, compiled=compiled, half=not compiled,
@@ -101,19 +105,19 @@ def train(
     )  # fmt: skip
 
 
-def build(recipe: VisionRecipe) -> Vision | Edges:
+def build(recipe: VisionRecipe) -> Net:
     """A fresh model, or the one of train.start, which must have the recipe's shape."""
     torch.manual_seed(recipe.train.seed)
     shape, start = recipe.model, recipe.train.start
-    kind: Any = Vision if isinstance(shape, VisionSettings) else Edges
-    model: Vision | Edges = kind.from_pretrained(start) if start else kind(shape)
+    kind: Any = MODELS[type(shape)]
+    model: Net = kind.from_pretrained(start) if start else kind(shape)
     if model.settings != shape:
         raise SettingsError(f"train.start {start}: a model of another shape than the recipe's")
     return model.train()
 
 
 class Crops:
-    """Batches of pieces in raster order: neither model can tell, so nothing is shuffled."""
+    """Batches of pieces in raster order: ViT and sides cannot tell, so nothing is shuffled."""
 
     def __init__(self, recipe: VisionRecipe, album: Album, device: str, compiled: bool) -> None:
         self.recipe, self.album, self.device = recipe, album, device
@@ -134,7 +138,12 @@ class Crops:
         )
         pieces = self._cut(self.album, *parts, side=r.model.side)
         # The grid travels as a shape: a compiled step must know it without asking the device.
-        return {"pieces": pieces, "present": present, "grid": torch.empty(grid)}
+        made = {"pieces": pieces, "present": present, "grid": torch.empty(grid)}
+        if isinstance(r.model, FrameSettings):
+            boards = rolled(n, grid, np.random.default_rng((r.train.seed, step, 1)))
+            for name, array in zip(("layout", "frame"), boards, strict=True):
+                made[name] = torch.from_numpy(array[mine]).to(self.device, non_blocking=True)
+        return made
 
 
 class _Objective(nn.Module):
@@ -235,6 +244,8 @@ def take(model: Any, exams: list[tuple[str, list[Puzzle]]]) -> dict[str, float]:
     """Absolute and perfect accuracy of one assignment; first rank of true neighbours for Edges."""
     from puzlm.decoding import assigned
 
+    if isinstance(model, FrameNet):
+        return take_frames(model, exams)
     scores: dict[str, float] = {}
     for name, puzzles in exams:
         grid = "{}x{}".format(*puzzles[0].grid)

@@ -12,6 +12,7 @@ import torch
 from puzlm.box import Box
 from puzlm.corpus import Album
 from puzlm.errors import ModelError, PuzzleError, SettingsError
+from puzlm.frame_train import FrameNet
 from puzlm.metrics import absolute
 from puzlm.puzzle import Puzzle, cut
 from puzlm.solver import Solver
@@ -88,7 +89,24 @@ def _kill_at_30(line):
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("text", "kind"), [(VISION, Vision), (EDGES, Edges)])
+FRAME = """
+grids = ["4x4", "3x5"]
+[train]
+steps = 40
+batch = 64
+lr = 3e-3
+warmup = 5
+log_every = 10
+save_every = 20
+device = "cpu"
+[frame]
+side = 4
+layers = 1
+d_model = 32
+"""
+
+
+@pytest.mark.parametrize(("text", "kind"), [(VISION, Vision), (EDGES, Edges), (FRAME, FrameNet)])
 def test_training_learns_resumes_and_saves(text, kind, album, tmp_path):
     path = tmp_path / "recipe.toml"
     path.write_text(text)
@@ -113,7 +131,8 @@ def test_training_learns_resumes_and_saves(text, kind, album, tmp_path):
     line = json.loads((tmp_path / "more" / "metrics.jsonl").read_text().splitlines()[0])
     assert line["loss"] + line["heads"] < 0.5 * (total[0] + total[-1])
     with pytest.raises(SettingsError, match="another shape"):
-        other = [*more, f"{kind.__name__.lower()}.layers=2"]
+        name = kind.__name__.lower().removesuffix("net")
+        other = [*more, f"{name}.layers=2"]
         train(VisionRecipe.load(path, other), tmp_path / "no", album=album)
     assert not (tmp_path / "no").exists()
 

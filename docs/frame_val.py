@@ -1,0 +1,99 @@
+"""Measure what the frame is worth on validation puzzles: docs/runs/frame-val.json.
+
+    python docs/frame_val.py DATA ANSWERS.jsonl...
+
+DATA and ANSWERS are those of docs/gather_calibration.py. Every answer of `auto` to a whole worn
+board of more than 30 pieces that was given without `frame` is framed after the fact. WEIGHT
+multiplies what the network says beside the seams of the board.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import gather_calibration
+import numpy as np
+from search_val import evidence
+
+from puzlm import assembly
+from puzlm.assembly import SMALL_GRID
+from puzlm.evaluate import current_commit
+from puzlm.frame import framed
+from puzlm.protocols import make_puzzle
+from puzlm.solver import Solver
+
+OUTPUT = Path(__file__).parent / "runs" / "frame-val.json"
+WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+class Louder:
+    """A network whose word counts so many times."""
+
+    def __init__(self, network, weight: float) -> None:
+        self.network, self.weight = network, weight
+
+    def read(self, pieces):
+        return tuple(self.weight * said for said in self.network.read(pieces))
+
+
+def boards(data: str, files: list[str]):
+    """Yield (setting, puzzle, positions) of every answer, the puzzle as it was asked."""
+    images, kinds = gather_calibration.read(data), {}
+    for setting in gather_calibration.settings():
+        kinds[setting.name] = setting
+    seen = set()
+    for line in (line for file in files for line in Path(file).read_text().splitlines()):
+        answer = json.loads(line)
+        cells = answer["grid"][0] * answer["grid"][1]
+        setting = kinds.get(answer["setting"])
+        key = answer["setting"], answer["image"], tuple(answer["truth"])
+        whole = len(answer["truth"]) == cells > SMALL_GRID and "frame" not in answer["solver"]
+        if answer["asked"] != "auto" or not whole or setting is None or key in seen:
+            continue
+        some = images.get(setting.data, [])
+        if answer["image"] >= len(some) or cells > 150:
+            continue
+        seen.add(key)
+        puzzle = make_puzzle(setting.rules, some[answer["image"]], 0)
+        # The same pieces in the order in which they were asked.
+        order = np.argsort(puzzle.truth)[answer["truth"]]
+        asked = replace(puzzle, pieces=puzzle.pieces[order], truth=np.array(answer["truth"]))
+        yield answer["setting"], asked, np.array(answer["positions"])
+
+
+def main(data: str, *files: str) -> None:
+    """Frame every board with every weight, with and without looking at the pieces again."""
+    solver = Solver.from_pretrained()
+    rows: dict[str, list] = {}
+    ways = [f"weight {w:g}" for w in WEIGHTS] + ["weight 1, rolled only"]
+    for setting, puzzle, before in boards(data, list(files)):
+        right, below, grid, _ = evidence(solver, puzzle)
+        answers = [before]
+        for weight in WEIGHTS:
+            louder = Louder(solver.frame, weight)
+            answers.append(framed(louder, puzzle.pieces, before, right, below, grid))
+        with patch.object(assembly, "repaired", lambda positions, *_: positions):
+            answers.append(framed(solver.frame, puzzle.pieces, before, right, below, grid))
+        hits = [a == puzzle.truth for a in answers]
+        rows.setdefault(setting, []).append([[h.mean(), h.all()] for h in hits])
+        print(setting, [round(float(h.mean()), 2) for h in hits], flush=True)
+    record = {"commit": current_commit(), "answers": [Path(f).name for f in files]}
+    everything = {"all": [r for found in rows.values() for r in found]}
+    for name, found in (everything | rows).items():
+        table = 100 * np.array(found)  # (boards, ways, marks)
+        gained = table[:, :, 0] - table[:, :1, 0]
+        record[name] = {"boards": len(table)} | {
+            way: {"absolute": round(table[:, k, 0].mean(), 2),
+                  "perfect": round(table[:, k, 1].mean(), 2),
+                  "won": int((gained[:, k] > 10).sum()), "lost": int((gained[:, k] < -10).sum())}
+            for k, way in enumerate(["as found", *ways])
+        }  # fmt: skip
+    OUTPUT.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
