@@ -3,7 +3,7 @@
     python docs/frame_val.py DATA ANSWERS.jsonl...
 
 DATA and ANSWERS are those of docs/gather_calibration.py. Every answer of `auto` to a whole worn
-board of more than 30 pieces that was given without `frame` is framed after the fact. WEIGHT
+board of more than 30 pieces that was given without `frame` is framed after the fact. A weight
 multiplies what the network says beside the seams of the board.
 """
 
@@ -66,18 +66,18 @@ def boards(data: str, files: list[str]):
 
 
 def main(data: str, *files: str) -> None:
-    """Frame every board with every weight, with and without looking at the pieces again."""
+    """Roll every board with every weight; with 1 look at the pieces again, too, as `auto` does."""
     solver = Solver.from_pretrained()
     rows: dict[str, list] = {}
-    ways = [f"weight {w:g}" for w in WEIGHTS] + ["weight 1, rolled only"]
+    ways = [f"rolled, weight {w:g}" for w in WEIGHTS] + ["weight 1, repaired"]
     for setting, puzzle, before in boards(data, list(files)):
         right, below, grid, _ = evidence(solver, puzzle)
         answers = [before]
-        for weight in WEIGHTS:
-            louder = Louder(solver.frame, weight)
-            answers.append(framed(louder, puzzle.pieces, before, right, below, grid))
         with patch.object(assembly, "repaired", lambda positions, *_: positions):
-            answers.append(framed(solver.frame, puzzle.pieces, before, right, below, grid))
+            for weight in WEIGHTS:
+                louder = Louder(solver.frame, weight)
+                answers.append(framed(louder, puzzle.pieces, before, right, below, grid))
+        answers.append(framed(solver.frame, puzzle.pieces, before, right, below, grid))
         hits = [a == puzzle.truth for a in answers]
         rows.setdefault(setting, []).append([[h.mean(), h.all()] for h in hits])
         print(setting, [round(float(h.mean()), 2) for h in hits], flush=True)
