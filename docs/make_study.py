@@ -30,7 +30,7 @@ DOCS = ROOT / "docs"
 ROWS = DOCS / "study" / "rows.jsonl"
 KINDS = ("photos-3x3", "art-3x3")
 CURVES = ("base", "no-heads", "random-start", "strips", "two-symbols")
-LONG = ("bart", "t5", "pegasus", "lstm", "gru")  # the backbones that had two minutes
+MINUTE = 60  # seconds; rows of more are compared among themselves, and so are their seeds
 SWEEPS = {"granularity": "granularity B (patches a side)",
           "dimension": "dimensions kept by the PCA (d)",
           "vocabulary": "vocabulary size (k)"}  # fmt: skip
@@ -206,7 +206,11 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
     seconds = {x["settings"]["seconds"] for x in lines if x["status"] == "done"}
     times = [f"{time:g} s" for time in sorted(seconds)]
     devices = sorted({x["device"] for x in lines if x["status"] == "done"})
-    between = {kind: drawn.deviation(found.values(), kind) for kind in KINDS}
+    between, later = (
+        {kind: drawn.deviation([x for x in found.values()
+                                if (x[0]["settings"]["seconds"] > MINUTE) == long], kind)
+         for kind in KINDS} for long in (False, True)
+    )  # fmt: skip
     there = f"{len(set(wanted) & done)} of the {len(wanted)}" if missing else f"All {len(wanted)}"
     state = f"{there} runs of `plans/study.toml` are there"
     state += f", trained for {' or '.join(times)} each on {', '.join(devices)}." if done else "."
@@ -227,18 +231,18 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
     small = [(f"{n}, d_model 128", found.get(f"backbones-128-{n}", []))
              for n in backbones if n not in ("encoder", "decoder")]  # fmt: skip
     first, bart = [("base", base)], found.get("backbones-256-bart", [])
-    longer = [(n, found.get(f"backbones-long-{n}", [])) for n in LONG]
+    longer = [(n, found.get(f"backbones-long-{n}", [])) for n in backbones]
     sweep_rows = [(f"{LETTER[g]} = {x or 'no PCA'}", rows) for g, panel in panels.items()
                   for x, rows in panel.items() if x != BASE_AT[g]]  # fmt: skip
     numbers = {
         "state": state, "sweep table": row_table(first + sweep_rows, between),
         "backbone table": row_table(large + small, between),
         "backbone verdict": verdict(bart, large[1:], between).replace("(base", "(BART"),
-        "long backbone table": row_table(longer, between),
-        "long backbone verdict": verdict(longer[0][1], longer[1:], between).replace(
+        "long backbone table": row_table(longer, later),
+        "long backbone verdict": verdict(longer[0][1], longer[1:], later).replace(
             "(base", "(BART"),
-        "long table": row_table(named("long"), between),
-        "long verdict": verdict(found.get("long-base", []), named("long")[1:], between),
+        "long table": row_table(named("long"), later),
+        "long verdict": verdict(found.get("long-base", []), named("long")[1:], later),
         "tokenizer facts": tokenizer_facts(found, groups["tokenizers"]),
         "decoding table": decoding_table(found.get("test-time", [])),
     }  # fmt: skip
@@ -251,6 +255,7 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
     numbers |= {"long seconds": f"{long.seconds:g}", "long puzzles": f"{long.puzzles:,}"}
     for kind in KINDS:
         numbers[f"between {kind}"] = f"{between[kind]:.1f}"
+        numbers[f"long between {kind}"] = f"{later[kind]:.1f}"
     for name, mine in found.items():
         for line in mine:
             numbers |= run_numbers(name if line is mine[0] else f"{name} {line['seed']}", line)

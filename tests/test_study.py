@@ -97,6 +97,16 @@ def test_a_gain_inside_the_spread_of_seeds_is_no_effect(study):
     made, figures = study.ablation_numbers(plan, base + long)
     assert list(figures["learning"]) == ["bart", "t5, seed 0", "t5, seed 1"]
     assert "(base 80.0): worse: without lexicographic order (-20.0" in made["long verdict"]
+    # Rows of two minutes are compared by their own seeds, which differ more.
+    two = {"seconds": 110, "recipe": line("base", 0, 1)["settings"]["recipe"]}
+    long = [line("long-base", seed, value, settings=two) for seed, value in ((0, 60), (1, 90))]
+    alone = study.ablation_numbers(plan, base)[0]
+    made = study.ablation_numbers(plan, [*base, *long, line("long-no-order", 0, 60, settings=two)])[
+        0
+    ]
+    assert made["between art-3x3"] == alone["between art-3x3"]
+    assert made["long between art-3x3"] == f"{450**0.5:.1f}"
+    assert "no clear effect: without lexicographic order (-15.0" in made["long verdict"]
 
 
 def test_scores_are_of_the_mean_over_seeds(study):
