@@ -4,7 +4,8 @@
 
 DATA and ANSWERS are those of docs/gather_calibration.py. Every answer of `auto` to a whole worn
 board of more than 30 pieces that was given without `frame` is framed after the fact. A weight
-multiplies what the network says beside the seams of the board.
+multiplies what the network says beside the seams of the board. Before that the network alone is
+asked of true boards that were rolled at random.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from unittest.mock import patch
 
@@ -19,15 +21,19 @@ import gather_calibration
 import numpy as np
 from search_val import evidence
 
-from puzlm import assembly
+from puzlm import assembly, checkpoints
 from puzlm.assembly import SMALL_GRID
+from puzlm.box import VISION
 from puzlm.evaluate import current_commit
 from puzlm.frame import framed
+from puzlm.frame_train import FrameNet, take
 from puzlm.protocols import make_puzzle
+from puzlm.puzzle import Puzzle
 from puzlm.solver import Solver
 
 OUTPUT = Path(__file__).parent / "runs" / "frame-val.json"
 WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
+GRIDS, GAPS, SHOWN = ("6x6", "6x10", "10x10", "16x16", "18x24"), (0.0, 0.25, 0.5), 60
 
 
 class Louder:
@@ -65,9 +71,22 @@ def boards(data: str, files: list[str]):
         yield answer["setting"], asked, np.array(answer["positions"])
 
 
+def alone(images) -> dict[str, dict[str, float]]:
+    """Ask the network of true boards: share of rows, columns and frames that it finds."""
+    network, found = FrameNet.from_pretrained(checkpoints.BOX / VISION), {}
+    for kind in ("288 px", "art"):
+        for grid, gap in product(GRIDS, GAPS):
+            cuts = [Puzzle.from_image(image, grid, gap=gap, seed=n)
+                    for n, image in enumerate(images[kind][:SHOWN])]  # fmt: skip
+            marks = take(network, [("", cuts)])
+            found[f"{grid}, gap {gap:g}, {kind}"] = {k[1:]: round(v, 1) for k, v in marks.items()}
+    return found
+
+
 def main(data: str, *files: str) -> None:
     """Roll every board with every weight; with 1 look at the pieces again, too, as `auto` does."""
     solver = Solver.from_pretrained()
+    network_alone = alone(gather_calibration.read(data))
     rows: dict[str, list] = {}
     ways = [f"rolled, weight {w:g}" for w in WEIGHTS] + ["weight 1, repaired"]
     for setting, puzzle, before in boards(data, list(files)):
@@ -81,7 +100,8 @@ def main(data: str, *files: str) -> None:
         hits = [a == puzzle.truth for a in answers]
         rows.setdefault(setting, []).append([[h.mean(), h.all()] for h in hits])
         print(setting, [round(float(h.mean()), 2) for h in hits], flush=True)
-    record = {"commit": current_commit(), "answers": [Path(f).name for f in files]}
+    record = {"commit": current_commit(), "answers": [Path(f).name for f in files],
+              "network alone": {"boards of each": SHOWN} | network_alone}  # fmt: skip
     everything = {"all": [r for found in rows.values() for r in found]}
     for name, found in (everything | rows).items():
         table = 100 * np.array(found)  # (boards, ways, marks)

@@ -21,10 +21,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from study_analysis import Numbers, analysis_numbers, span  # noqa: E402
 
 from puzlm import ablation_plots as drawn  # noqa: E402
-from puzlm.ablate import Plan, Row, read_rows  # noqa: E402
+from puzlm.ablate import read_rows  # noqa: E402
 from puzlm.ablation_plots import each, gain, scores, seed_noise, steady  # noqa: E402
 from puzlm.backbones import BACKBONES  # noqa: E402
 from puzlm.metrics import Interval  # noqa: E402
+from puzlm.plan import Plan, Row  # noqa: E402
 
 DOCS = ROOT / "docs"
 ROWS = DOCS / "study" / "rows.jsonl"

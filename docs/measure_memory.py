@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from puzlm.ablate import Plan
 from puzlm.backbones import Seq2Seq, TorchReader
 from puzlm.corpus import Album
 from puzlm.decoding import decode
 from puzlm.evaluate import current_commit
+from puzlm.plan import Plan
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.trial import CHUNK, Gallery
 

@@ -1,10 +1,8 @@
-"""Ablations: a plan of rows, each trained for the same time, each one line of rows.jsonl.
+"""Ablations: rows of a plan (plan.py), each trained for the same time, each a line of rows.jsonl.
 
-A plan is a TOML file: [plan] says how long, [base] is a recipe, every [[kinds]] is a kind of puzzle
-to train and examine on, every [[rows]] changes some settings, every [[sweeps]] makes a row of each
-of its values. Rows that are done are skipped, so a plan can be run in parts; a row that fails is
-written down as failed and the others go on. Processes that share a plan keep tokenised puzzles in
-libraries/ of the output folder: delete it after changing how pieces are read.
+Rows that are done are skipped, so a plan can be run in parts; a row that fails is written down as
+failed and the others go on. Processes that share a plan keep tokenised puzzles in libraries/ of the
+output folder: delete it after changing how pieces are read.
 
     python -m puzlm.ablate plans/study.toml -o runs/study --data DATA
 """
@@ -16,193 +14,17 @@ import hashlib
 import json
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Sequence
-from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from puzlm.errors import PuzlmError, SettingsError, nearest
+from puzlm.plan import Plan, Row, tokenizer_settings
 from puzlm.settings import Recipe
 
 Line = dict[str, Any]
-STARTS = ("", "sides")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One change to the base recipe."""
-
-    name: str
-    group: str = "rows"
-    """What the row is compared within: one figure or table of the report."""
-    x: Any = None
-    """Where the row stands in its group; a number for a curve, a label for bars."""
-    set: tuple[str, ...] = ()
-    """Settings as for `puzlm train --set`, e.g. "tokenizer.granularity=3"."""
-    seeds: tuple[int, ...] = ()
-    """Seeds of this row; empty takes the plan's."""
-    learned: dict[str, Any] = field(default_factory=dict)
-    """Settings of a learned tokenizer (kind, tokens, vocab_size, width, ...) instead of patches."""
-    start: str = ""
-    """'sides' starts the embeddings from a side model that is trained first."""
-    decode: tuple[str, ...] = ()
-    """Ways of decoding to examine; empty takes the plan's."""
-    seconds: float = 0.0
-    """Training time of this row; 0 takes the plan's. Compare rows of one time only."""
-    puzzles: int = 0
-    """Training puzzles of this row; 0 takes the plan's. More time needs more of them: what is seen
-    more than five times is learned by heart."""
-    keep: bool = False
-    """Save the trained model below models/ of the output folder."""
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class PlanSettings:
-    """What all rows share."""
-
-    seconds: float = 30.0
-    """Training time of a row, start-up not counted."""
-    steps: int = 0
-    """Train so many steps instead; 0 goes by the clock."""
-    seeds: tuple[int, ...] = (0,)
-    puzzles: int = 65_536
-    """Training puzzles that are tokenised beforehand, over all kinds."""
-    decode: tuple[str, ...] = ("valid",)
-    few: int = 250
-    """Exam puzzles for the slow ways of decoding."""
-    side_steps: int = 1500
-    """Training steps of a side model for start = 'sides'."""
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A plan file, read and checked."""
-
-    plan: PlanSettings
-    kinds: tuple[Any, ...]
-    rows: tuple[Row, ...]
-    base: dict[str, Any]
-
-    @classmethod
-    def load(cls, path: str | Path) -> Plan:
-        """Read a plan; every setting of every row is checked before anything runs."""
-        from puzlm.exam import DECODINGS
-        from puzlm.trial import Kind
-
-        path = Path(path)
-        try:
-            record = tomllib.loads(path.read_text())
-        except FileNotFoundError as error:
-            raise SettingsError(f"{path}: no such plan") from error
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise SettingsError(f"{path}: not a readable TOML file ({error})") from error
-        known = ("plan", "base", "kinds", "rows", "sweeps")
-        for key in record:
-            if key not in known:
-                raise SettingsError(f"{path}: unknown key '{key}'; {nearest(key, known)}")
-        settings = _section(PlanSettings, record.get("plan", {}), f"{path}: [plan]")
-        kinds = tuple(_section(Kind, k, f"{path}: [[kinds]]") for k in record.get("kinds", []))
-        rows = [_section(Row, r, f"{path}: [[rows]]") for r in record.get("rows", [])]
-        for sweep in record.get("sweeps", []):
-            rows += _sweep(sweep, f"{path}: [[sweeps]]")
-        made = cls(settings, kinds, tuple(rows), record.get("base", {}))
-        if not kinds or not rows:
-            raise SettingsError(f"{path}: needs at least one [[kinds]] and one row")
-        names = [row.name for row in rows]
-        for row in rows:
-            where = f"{path}: row '{row.name}'"
-            if names.count(row.name) > 1:
-                raise SettingsError(f"{where}: there are two rows of this name")
-            if row.start not in STARTS:
-                raise SettingsError(f"{where}: start '{row.start}'; {nearest(row.start, STARTS)}")
-            for key in ("seconds", "puzzles"):
-                value = getattr(row, key)
-                if not isinstance(value, int | float) or value < 0:
-                    raise SettingsError(f"{where}: {key} {value!r}: must be a number above 0")
-            for way in (*row.decode, *settings.decode):
-                if way not in DECODINGS:
-                    raise SettingsError(f"{where}: decode '{way}'; {nearest(way, DECODINGS)}")
-            try:
-                recipe = made.recipe(row, 0)
-                tokenizer_settings(row, recipe)
-            except SettingsError as error:
-                raise SettingsError(f"{where}: {error}") from error
-        return made
-
-    def recipe(self, row: Row, seed: int) -> Recipe:
-        """The base recipe with a row's changes."""
-        recipe = Recipe.from_overrides(list(row.set), deepcopy(self.base), "base")
-        return recipe.with_train(seed=seed)
-
-    def seeds(self, row: Row) -> tuple[int, ...]:
-        """Seeds of a row."""
-        return row.seeds or self.plan.seeds
-
-    def settings(self, row: Row, seed: int) -> dict[str, Any]:
-        """Everything that decides a row's result; a row with the same is done."""
-        recipe = self.recipe(row, seed).as_dict()
-        recipe.pop("data")
-        shared = {"seconds": row.seconds or self.plan.seconds, "steps": self.plan.steps,
-                  "puzzles": row.puzzles or self.plan.puzzles,
-                  "decode": list(row.decode or self.plan.decode), "few": self.plan.few}  # fmt: skip
-        if row.start:
-            shared |= {"start": row.start, "side_steps": self.plan.side_steps}
-        if row.learned:
-            shared["learned"] = row.learned
-        kinds = [asdict(kind) for kind in self.kinds]
-        made: dict[str, Any] = json.loads(json.dumps({**shared, "kinds": kinds, "recipe": recipe}))
-        return made
-
-
-def _section(kind: type[Any], record: Any, where: str) -> Any:
-    """Build a settings dataclass from a table, naming the nearest key for an unknown one."""
-    known = [f.name for f in fields(kind)]
-    if not isinstance(record, dict):
-        raise SettingsError(f"{where}: must be a table")
-    for key in record:
-        if key not in known:
-            raise SettingsError(f"{where}: unknown key '{key}'; {nearest(key, known)}")
-    try:
-        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in record.items()})
-    except TypeError as error:
-        raise SettingsError(f"{where}: {error}") from error
-
-
-def _sweep(record: dict[str, Any], where: str) -> list[Row]:
-    """A row for each of `values` of the setting `key`, named GROUP-VALUE."""
-    rest = {k: v for k, v in record.items() if k not in ("key", "values", "deciding")}
-    if not {"key", "values", "group"} <= set(record):
-        raise SettingsError(f"{where}: needs group, key and values")
-    rows = []
-    for value in record["values"]:
-        text = value if isinstance(value, str) else json.dumps(value)
-        own = {"name": f"{record['group']}-{text}", "x": value,
-               "set": [*record.get("set", []), f"{record['key']}={text}"]}  # fmt: skip
-        if value in record.get("deciding", []):
-            own["seeds"] = [0, 1]
-        rows.append(_section(Row, rest | own, where))
-    return rows
-
-
-def tokenizer_settings(row: Row, recipe: Recipe) -> Any:
-    """Settings of a row's tokenizer, learned or not."""
-    if not row.learned:
-        return recipe.tokenizer
-    from puzlm.learned_tokenizers import LearnedSettings
-    from puzlm.tokenizer import settings_from
-
-    s = recipe.tokenizer
-    shared = {"max_cells": s.max_cells, "lexicographic": s.lexicographic, "separator": s.separator}
-    made: LearnedSettings = settings_from(LearnedSettings, shared | row.learned, "learned")
-    return made
-
-
-# ---- running --------------------------------------------------------------------------------
 
 
 def read_rows(path: str | Path) -> list[Line]:

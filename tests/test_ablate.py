@@ -12,18 +12,11 @@ import pytest
 import torch
 
 from puzlm import trial
-from puzlm.ablate import (
-    Plan,
-    chosen,
-    main,
-    parse_part,
-    read_rows,
-    run_plan,
-    tokenizer_settings,
-)
+from puzlm.ablate import chosen, main, parse_part, read_rows, run_plan
 from puzlm.corpus import CutSettings, draw_batch
 from puzlm.errors import SettingsError
 from puzlm.images import write_image
+from puzlm.plan import Plan, tokenizer_settings
 from puzlm.puzzle import cut
 from puzlm.settings import Recipe
 from puzlm.starts import build_model
