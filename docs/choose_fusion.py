@@ -80,7 +80,7 @@ SUMS = {
 
 
 def arrange(row: dict, weights: dict[str, float]) -> np.ndarray:
-    """Search for the best arrangement by a weighted sum, as Solver._combine does."""
+    """Search for the best arrangement by a weighted sum, as fusion.py does."""
     n = row["n"]
     if "agreement" in weights and n == row["grid"][0] * row["grid"][1]:
         agree = {k: agreement(*(_of(x) for x in row[k]), row["grid"])

@@ -30,32 +30,17 @@ from puzlm.box import (
 )
 from puzlm.decoding import METHODS, Reader, assigned, by_slot, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
-from puzlm.evidence import (
-    BESIDE,
-    FUSION,
-    WITH_VISION,
-    Evidence,
-    Read,
-    added,
-    by_piece,
-    by_size,
-    in_large,
-    pair_confidence,
-    where_borders_touch,
-)
+from puzlm.evidence import Evidence, Read, by_piece, by_size
+from puzlm.fusion import fused
 from puzlm.images import Pixels
 from puzlm.puzzle import Grid, Puzzle
 from puzlm.solution import Floats, Given, Solution, as_puzzle, at_random, check_given, grid_name
-from puzlm.tokenizer import PieceTokenizer, side_symbols
+from puzlm.tokenizer import PieceTokenizer
 
 SOLVERS = ("auto", "seq2seq", "symbols", "vision", "vision-pairs", "bigram", "classic", "random")
 BATCH = {"valid": 64, "greedy": 64, "beam": 16, "assign": 16}  # puzzles read at once
 WIDTH = 16  # hypotheses of the decoder's beam when `auto` asks for marginals
 VIEWED = 16  # puzzles that the ViT looks at together
-TOP = 32  # arrangements whose scores make up the confidence of `auto`
-USES = {"auto": ("seq2seq", "vision", "context", "edges", "pixels", "sides"),
-        "symbols": ("seq2seq", "sides"), "bigram": ("sides",),
-        "vision-pairs": ("edges",)}  # fmt: skip
 
 
 class Solver:
@@ -224,7 +209,7 @@ class Solver:
             order = tuple(np.argsort(-sure, kind="stable").tolist())
             seconds = evidence.seconds + time.perf_counter() - start
             return Solution(cells, sure, puzzle.grid, "vision", seconds, puzzle.pieces, (), order)
-        return self._combine(puzzle, given, evidence)
+        return fused(self, puzzle, given, evidence)
 
     def _gather(
         self, puzzles: list[Puzzle], into: list[Evidence], name: str,
@@ -308,95 +293,6 @@ class Solver:
         """Run the ViT over puzzles with one number of cells and of pieces."""
         found = self.vision.read([p.pieces for p in puzzles], grid_name(puzzles[0].grid))
         return list(zip(*found, strict=True))
-
-    def _combine(self, puzzle: Puzzle, given: dict[int, int], evidence: Evidence) -> Solution:
-        """Add the evidence up and search for the best arrangement."""
-        from puzlm import assembly
-
-        start = time.perf_counter()
-        n, use = len(puzzle.pieces), USES[self.solver]
-        w = self._weights(evidence)
-        pairs: dict[str, tuple[Floats, Floats]] = {}
-        cells: dict[str, Floats] = {}
-        if evidence.seq2seq is not None:
-            cells["seq2seq"] = np.log(evidence.seq2seq.marginals + 1e-4)
-        if evidence.vision is not None:
-            cells["vision"], *near = evidence.vision
-            pairs["context"] = (near[0], near[1])
-        if n > 1:
-            pairs |= self._sides_of(puzzle, use, bool(cells))
-        # With holes they would pull pieces together that do not touch.
-        whole = bool(cells) and n == puzzle.cells > 2
-        if self.solver == "symbols" and cells:
-            w |= BESIDE[puzzle.cells > 9]
-        elif whole:
-            read = evidence.seq2seq is not None
-            w |= where_borders_touch(puzzle, pairs, self._symbolic_sides if read else None)
-        elif not cells:
-            w |= in_large(puzzle, pairs)
-        right, below, where = added(pairs, cells, w, n)
-        frame = self.frame if w.get("frame") and not given else None
-        if puzzle.cells <= assembly.SMALL_GRID:
-            found, scores = assembly.beam_search(
-                right, below, puzzle.grid, where, given, top=TOP, hole=0.0
-            )
-            heat = w["temperature"] if cells else 1.0  # fitted with the marginals in
-            share = np.exp((scores - scores[0]) / heat)
-            share /= share.sum()
-            sure = np.minimum(((found == found[0]) * share[:, None]).sum(0), 1.0)
-            others = tuple(found[1:6])
-        else:
-            found = assembly.assemble(right, below, puzzle.grid, where, given, hole=0.0)[None]
-            if frame is not None:
-                from puzlm.frame import framed
-
-                found = framed(frame, puzzle.pieces, found[0], right, below, puzzle.grid)[None]
-            sure = pair_confidence(found[0], right, below, puzzle.grid)
-            others = ()
-        named = evidence.seq2seq.named if evidence.seq2seq is not None else ""
-        used = [f"seq2seq{named.replace(',', '')}" if k == "seq2seq" else k for k in cells]
-        used += [k for k in pairs if k != "context" and w[k]]
-        used += [] if frame is None else ["frame"]
-        joined = self.solver in ("auto", "symbols")
-        name = f"{self.solver} ({' + '.join(used)})" if joined else self.solver
-        seconds = evidence.seconds + time.perf_counter() - start
-        order = tuple(np.argsort(-sure, kind="stable").tolist())
-        if evidence.seq2seq is not None:
-            order = evidence.seq2seq.order
-        return Solution(found[0], sure, puzzle.grid, name, seconds, puzzle.pieces, others, order)
-
-    def _weights(self, evidence: Evidence) -> dict[str, float]:
-        """Weights of the evidence: beside the ViT all else says less that is new."""
-        if self.solver != "auto":
-            return dict.fromkeys(USES[self.solver], 1.0) | {"temperature": 1.0}
-        chosen = FUSION if evidence.vision is None else {**FUSION, **WITH_VISION}
-        return {**chosen, **self.card.get("fusion", {})} if self.box is None else dict(chosen)
-
-    def _sides_of(
-        self, puzzle: Puzzle, use: tuple[str, ...], read: bool
-    ) -> dict[str, tuple[Floats, Floats]]:
-        """What the sides say: their pixels, learned and measured, and their symbols."""
-        from puzlm import classic
-
-        found: dict[str, tuple[Floats, Floats]] = {}
-        if "pixels" in use:
-            right, below = classic.evidence(puzzle.pieces)
-            found["pixels"] = (right.astype(np.float64), below.astype(np.float64))
-        if "edges" in use and self.edges is not None:
-            found = {"edges": self.edges.scores(puzzle.pieces)} | found
-        for pair in (p for both in found.values() for p in both):
-            np.fill_diagonal(pair, -np.inf)
-        # Beside stronger evidence the symbolic sides add nothing (docs/log.md).
-        if "sides" in use and ("pixels" not in use or not read and "edges" not in found):
-            found |= self._symbolic_sides(puzzle)
-        return found
-
-    def _symbolic_sides(self, puzzle: Puzzle) -> dict[str, tuple[Floats, Floats]]:
-        """What the symbols of the sides say, if there is a model of them."""
-        if self.sides is None or self.tokenizer is None:
-            return {}
-        symbols = side_symbols(self.tokenizer.encode(puzzle.pieces), self.tokenizer)
-        return {"sides": self.sides.scores(symbols)}
 
     def _alone(self, puzzle: Puzzle, given: dict[int, int]) -> Solution:
         """Solve with pixels only, or at random (the floor)."""

@@ -1,0 +1,128 @@
+"""One objective of all evidence about a puzzle, and the best arrangement by it.
+
+    sum over pieces of log p(cell)  +  sum over touching pairs of their fit
+
+What the weights are, and where they change, is in evidence.py; the search is in assembly.py.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from puzlm.evidence import (
+    BESIDE,
+    FUSION,
+    WITH_VISION,
+    Evidence,
+    Pairs,
+    added,
+    in_large,
+    pair_confidence,
+    where_borders_touch,
+)
+from puzlm.puzzle import Puzzle
+from puzlm.solution import Floats, Solution
+from puzlm.tokenizer import side_symbols
+
+if TYPE_CHECKING:
+    from puzlm.solver import Solver
+
+TOP = 32  # arrangements whose scores make up the confidence of `auto`
+USES = {"auto": ("seq2seq", "vision", "context", "edges", "pixels", "sides"),
+        "symbols": ("seq2seq", "sides"), "bigram": ("sides",),
+        "vision-pairs": ("edges",)}  # fmt: skip
+
+
+def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evidence) -> Solution:
+    """Add the evidence up and search for the best arrangement."""
+    from puzlm import assembly
+
+    start = time.perf_counter()
+    n, use = len(puzzle.pieces), USES[solver.solver]
+    w = _weights(solver, evidence)
+    pairs: Pairs = {}
+    cells: dict[str, Floats] = {}
+    if evidence.seq2seq is not None:
+        cells["seq2seq"] = np.log(evidence.seq2seq.marginals + 1e-4)
+    if evidence.vision is not None:
+        cells["vision"], *near = evidence.vision
+        pairs["context"] = (near[0], near[1])
+    if n > 1:
+        pairs |= _sides_of(solver, puzzle, use, bool(cells))
+    # With holes they would pull pieces together that do not touch.
+    whole = bool(cells) and n == puzzle.cells > 2
+    if solver.solver == "symbols" and cells:
+        w |= BESIDE[puzzle.cells > 9]
+    elif whole:
+        read = evidence.seq2seq is not None
+        w |= where_borders_touch(puzzle, pairs, partial(_symbolic_sides, solver) if read else None)
+    elif not cells:
+        w |= in_large(puzzle, pairs)
+    right, below, where = added(pairs, cells, w, n)
+    frame = solver.frame if w.get("frame") and not given else None
+    if puzzle.cells <= assembly.SMALL_GRID:
+        found, scores = assembly.beam_search(
+            right, below, puzzle.grid, where, given, top=TOP, hole=0.0
+        )
+        heat = w["temperature"] if cells else 1.0  # fitted with the marginals in
+        share = np.exp((scores - scores[0]) / heat)
+        share /= share.sum()
+        sure = np.minimum(((found == found[0]) * share[:, None]).sum(0), 1.0)
+        others = tuple(found[1:6])
+    else:
+        found = assembly.assemble(right, below, puzzle.grid, where, given, hole=0.0)[None]
+        if frame is not None:
+            from puzlm.frame import framed
+
+            found = framed(frame, puzzle.pieces, found[0], right, below, puzzle.grid)[None]
+        sure = pair_confidence(found[0], right, below, puzzle.grid)
+        others = ()
+    named = evidence.seq2seq.named if evidence.seq2seq is not None else ""
+    used = [f"seq2seq{named.replace(',', '')}" if k == "seq2seq" else k for k in cells]
+    used += [k for k in pairs if k != "context" and w[k]]
+    used += [] if frame is None else ["frame"]
+    joined = solver.solver in ("auto", "symbols")
+    name = f"{solver.solver} ({' + '.join(used)})" if joined else solver.solver
+    seconds = evidence.seconds + time.perf_counter() - start
+    order = tuple(np.argsort(-sure, kind="stable").tolist())
+    if evidence.seq2seq is not None:
+        order = evidence.seq2seq.order
+    return Solution(found[0], sure, puzzle.grid, name, seconds, puzzle.pieces, others, order)
+
+
+def _weights(solver: Solver, evidence: Evidence) -> dict[str, float]:
+    """Weights of the evidence: beside the ViT all else says less that is new."""
+    if solver.solver != "auto":
+        return dict.fromkeys(USES[solver.solver], 1.0) | {"temperature": 1.0}
+    chosen = FUSION if evidence.vision is None else {**FUSION, **WITH_VISION}
+    return {**chosen, **solver.card.get("fusion", {})} if solver.box is None else dict(chosen)
+
+
+def _sides_of(solver: Solver, puzzle: Puzzle, use: tuple[str, ...], read: bool) -> Pairs:
+    """What the sides say: their pixels, learned and measured, and their symbols."""
+    from puzlm import classic
+
+    found: Pairs = {}
+    if "pixels" in use:
+        right, below = classic.evidence(puzzle.pieces)
+        found["pixels"] = (right.astype(np.float64), below.astype(np.float64))
+    if "edges" in use and solver.edges is not None:
+        found = {"edges": solver.edges.scores(puzzle.pieces)} | found
+    for pair in (p for both in found.values() for p in both):
+        np.fill_diagonal(pair, -np.inf)
+    # Beside stronger evidence the symbolic sides add nothing (docs/log.md).
+    if "sides" in use and ("pixels" not in use or not read and "edges" not in found):
+        found |= _symbolic_sides(solver, puzzle)
+    return found
+
+
+def _symbolic_sides(solver: Solver, puzzle: Puzzle) -> Pairs:
+    """What the symbols of the sides say, if there is a model of them."""
+    if solver.sides is None or solver.tokenizer is None:
+        return {}
+    symbols = side_symbols(solver.tokenizer.encode(puzzle.pieces), solver.tokenizer)
+    return {"sides": solver.sides.scores(symbols)}
