@@ -16,7 +16,8 @@ def test_pixels_agree_with_themselves_where_borders_touch(photo):
 
 def test_large_whole_puzzles_that_touch_are_known(photo):
     for grid, gap, missing, want in (
-        (7, 0, 0, {"pixels": SEAMS}), (7, 0.3, 0, {"pixels": WORN}), (7, 0, 1, {}), (5, 0, 0, {})
+        (7, 0, 0, {"pixels": SEAMS}), (7, 0.3, 0, {"pixels": WORN, "frame": 1.0}),
+        (7, 0, 1, {}), (5, 0, 0, {})
     ):  # fmt: skip
         puzzle = Puzzle.from_image(photo, grid, gap=gap, missing=missing, seed=1)
         right, below = classic.evidence(puzzle.pieces)
