@@ -2,8 +2,9 @@
 
     python docs/frame_val.py DATA ANSWERS.jsonl...
 
-DATA and ANSWERS are those of docs/gather_calibration.py. Every answer of `auto` to a whole worn
-board of more than 30 pieces that was given without `frame` is framed after the fact. A weight
+DATA and ANSWERS are those of docs/gather_calibration.py. Every answer of `auto` to a whole
+board of 31 to 150 pieces that was given without `frame` is framed after the fact, whether or not
+`auto` would do so (it does not where borders touch). A weight
 multiplies what the network says beside the seams of the board. Before that the network alone is
 asked of true boards that were rolled at random.
 """

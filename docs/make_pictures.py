@@ -44,7 +44,8 @@ def plots(results: dict) -> None:
         with Image.open(PICTURES / "reliability.png") as picture:  # few colours, many panels
             small = picture.convert("RGB").quantize(64)
         small.save(PICTURES / "reliability.png", optimize=True)
-    if logs := sorted(RUNS.glob("*.metrics.jsonl")):
+    # Of models that place pieces: a frame is found for a whole board, or not.
+    if logs := [x for x in sorted(RUNS.glob("*.metrics.jsonl")) if '_both"' not in x.read_text()]:
         learning_curves(logs, PICTURES / "learning.png")
     for name, figure in (("generalisation", figures.generalisation),
                          ("costs", figures.time_against_pieces)):  # fmt: skip

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from puzlm.ablate import read_rows  # noqa: E402
-from puzlm.ablation_plots import deviation, gain, scores  # noqa: E402
+from puzlm.ablation_plots import deviation, gain, of_time, scores  # noqa: E402
 from puzlm.compare import pair  # noqa: E402
 from puzlm.protocols import PROTOCOLS  # noqa: E402
 
@@ -238,7 +238,8 @@ def levers_table(path: Path = ROOT / "docs" / "study" / "rows.jsonl") -> str:
         return "No levers were measured yet."
     kinds = list(base[0]["results"])
     found = {name: [x for x in lines if x["name"] == name] for name in (x["name"] for x in lines)}
-    between = " and ".join(f"{deviation(found.values(), kind):.1f}" for kind in kinds)
+    short = of_time(found.values(), long=False)
+    between = " and ".join(f"{deviation(short, kind):.1f}" for kind in kinds)
 
     def row(name: str, mine: list, cost: str, way: str = "valid", other: list = base) -> list[str]:
         own = [interval(scores(mine, k, way, "absolute")) for k in kinds]

@@ -31,7 +31,6 @@ DOCS = ROOT / "docs"
 ROWS = DOCS / "study" / "rows.jsonl"
 KINDS = ("photos-3x3", "art-3x3")
 CURVES = ("base", "no-heads", "random-start", "strips", "two-symbols")
-MINUTE = 60  # seconds; rows of more are compared among themselves, and so are their seeds
 SWEEPS = {"granularity": "granularity B (patches a side)",
           "dimension": "dimensions kept by the PCA (d)",
           "vocabulary": "vocabulary size (k)"}  # fmt: skip
@@ -207,11 +206,8 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
     seconds = {x["settings"]["seconds"] for x in lines if x["status"] == "done"}
     times = [f"{time:g} s" for time in sorted(seconds)]
     devices = sorted({x["device"] for x in lines if x["status"] == "done"})
-    between, later = (
-        {kind: drawn.deviation([x for x in found.values()
-                                if (x[0]["settings"]["seconds"] > MINUTE) == long], kind)
-         for kind in KINDS} for long in (False, True)
-    )  # fmt: skip
+    between, later = ({kind: drawn.deviation(drawn.of_time(found.values(), long), kind)
+                       for kind in KINDS} for long in (False, True))  # fmt: skip
     there = f"{len(set(wanted) & done)} of the {len(wanted)}" if missing else f"All {len(wanted)}"
     state = f"{there} runs of `plans/study.toml` are there"
     state += f", trained for {' or '.join(times)} each on {', '.join(devices)}." if done else "."

@@ -22,6 +22,7 @@ Line = dict[str, Any]
 Score = dict[str, float]  # value, low, high in percent
 
 
+MINUTE = 60  # seconds; rows of more are compared among themselves, and so are their seeds
 LEARNED = 15.0  # points of absolute accuracy on 3x3 that no run at chance (11.1) reaches
 DOT = {"marker": "o", "ms": 3.5, "mec": "black", "mfc": "white", "lw": 0, "zorder": 5}
 
@@ -68,6 +69,11 @@ def deviation(rows: Iterable[Sequence[Line]], kind: str) -> float:
               if len(values := each(lines, kind)) > 1 and min(values) > LEARNED]  # fmt: skip
     freedom = sum(len(values) - 1 for values in groups)
     return math.sqrt(sum(float(np.var(v)) * len(v) for v in groups) / freedom) if freedom else 0.0
+
+
+def of_time(rows: Iterable[Sequence[Line]], long: bool) -> list[Sequence[Line]]:
+    """Rows that were trained for more than a minute, or the others."""
+    return [lines for lines in rows if (lines[0]["settings"]["seconds"] > MINUTE) == long]
 
 
 def seed_noise(lines: Sequence[Line], base: Sequence[Line], between: float) -> float:

@@ -88,21 +88,19 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
     return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
 
 
-def in_large(puzzle: Puzzle, pairs: Pairs) -> dict[str, float]:
-    """Weights that differ in a large whole puzzle, of which no model knows cells.
+def large_touches(puzzle: Puzzle, pairs: Pairs) -> bool | None:
+    """Whether the borders of a large whole puzzle touch; None of any other.
 
-    Whether its borders touch is told without an arrangement, which is the dear part here: by the
-    share of best buddies.
+    No model knows the cells of such a puzzle. Whether it touches is told without an arrangement,
+    which is the dear part here: by the share of best buddies.
     """
     from puzlm import assembly
     from puzlm.board import best_buddies
 
     whole = len(puzzle.pieces) == puzzle.cells > assembly.SMALL_GRID
     if not whole or not {"pixels", "edges"} <= set(pairs):
-        return {}
-    if best_buddies(*pairs["pixels"]) >= TOUCHING:
-        return {"pixels": SEAMS}
-    return {"pixels": WORN, "frame": 1.0}  # worn, a board may come out rolled: frame.py
+        return None
+    return best_buddies(*pairs["pixels"]) >= TOUCHING
 
 
 def where_borders_touch(

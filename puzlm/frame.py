@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.board import BEAM_GRID
-from puzlm.errors import ModelError
+from puzlm.errors import ModelError, SettingsError
 from puzlm.puzzle import Grid, Positions
 from puzlm.saved import read_safetensors, read_settings
 from puzlm.tokenizer import resized
@@ -36,6 +36,11 @@ class FrameSettings:
     """Pieces are resized to this many pixels."""
     d_model: int = 96
     layers: int = 5
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, int) or value < 1:
+                raise SettingsError(f"frame.{name} {value!r}: must be a whole number above 0")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every weight."""
@@ -66,8 +71,12 @@ class Frame:
         folder = Path(folder)
         settings = read_settings(FrameSettings, folder / "frame.json")
         weights = read_safetensors(folder / "frame.safetensors")
-        if {k: w.shape for k, w in weights.items()} != settings.shapes():
+        # The number first: settings that promise a billion layers would take all memory.
+        fits = len(weights) == 12 + 6 * settings.layers
+        if not fits or {k: w.shape for k, w in weights.items()} != settings.shapes():
             raise ModelError(f"{folder}: frame.safetensors does not fit frame.json")
+        if not all(np.isfinite(weight).all() for weight in weights.values()):
+            raise ModelError(f"{folder}: frame.safetensors holds weights that are no numbers")
         return cls(settings, weights)
 
     def read(self, pieces: NDArray[Any]) -> tuple[Floats, Floats]:
@@ -113,12 +122,16 @@ def _gelu(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def shrunk(pieces: NDArray[Any], most: int) -> NDArray[Any]:
-    """Means of whole blocks of pixels, so that no side is twice `most` or longer."""
+    """Means of whole blocks of pixels, so that no side is twice `most` or longer.
+
+    Training knows small pictures only, and shrinks pieces by two at most: so does what follows.
+    """
     high, wide = (max(1, size // most) for size in pieces.shape[1:3])
-    rows, columns = pieces.shape[1] // high, pieces.shape[2] // wide
     if high == wide == 1:
         return pieces
-    kept = pieces[:, : rows * high, : columns * wide]
+    rows, columns = pieces.shape[1] // high, pieces.shape[2] // wide
+    top, left = pieces.shape[1] % high // 2, pieces.shape[2] % wide // 2
+    kept = pieces[:, top : top + rows * high, left : left + columns * wide]
     blocks = kept.reshape(len(pieces), rows, high, columns, wide, -1).mean((2, 4))
     made: NDArray[Any] = blocks.round().astype(pieces.dtype)
     return made
@@ -131,8 +144,9 @@ def framed(
     """Roll a whole board to where its frame should be, by its seams and by what the network says.
 
     A board of r x c pieces is one of r * c that differ only in where the ring is cut: a cut is the
-    better, the worse the pieces fit that it parts, and the likelier it is a picture's edge. Then
-    pieces that had been fitted to the wrong frame are looked at again, and the frame after them.
+    better, the worse the pieces fit that it parts, and the likelier it is a picture's edge. Up to
+    BEAM_GRID cells, where that costs little, pieces that had been fitted to the wrong frame are
+    then looked at again, and the frame after them.
     """
     from puzlm import assembly
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from puzlm.frame import AROUND, Frame, FrameSettings
-from puzlm.loop import Batch
 from puzlm.puzzle import Grid, Puzzle
 from puzlm.saved import load, save_half
 
@@ -65,8 +64,9 @@ class FrameNet(nn.Module):
 def rolled(n: int, grid: Grid, rng: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
     """Boards as an assembler might leave them: layouts (n, cells) and frames (n, 2).
 
-    A layout names the piece of each cell, a frame the row and the column that it lies before. Half
-    of the boards have mistakes: a band of rows or columns slipped, or some pieces were swapped.
+    A layout names the piece of each cell, a frame the row and the column that it lies before. More
+    than half of the boards have mistakes: bands of columns or rows slipped, or some pieces were
+    swapped.
     """
     rows, columns = grid
     row, column = np.divmod(np.arange(rows * columns), columns)
@@ -90,27 +90,6 @@ def rolled(n: int, grid: Grid, rng: np.random.Generator) -> tuple[NDArray[Any], 
     along = (np.arange(columns) - frame[:, 1:]) % columns
     pieces = pieces[np.arange(n)[:, None, None], down[:, :, None], along[:, None, :]]
     return pieces.reshape(n, -1), frame
-
-
-class Framing(nn.Module):
-    """Cross-entropy on the row and the column of the frame."""
-
-    def __init__(self, model: FrameNet, heads: float, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.model, self.dtype = model, dtype
-
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Loss, and (cross-entropy, share of frames found, nothing)."""
-        pieces, layout, frame = batch["pieces"], batch["layout"], batch["frame"]
-        board = pieces[torch.arange(len(pieces), device=pieces.device)[:, None], layout]
-        board = board.view(len(pieces), *batch["grid"].shape, *pieces.shape[2:])
-        weights = {k: p.to(self.dtype) for k, p in self.model.named_parameters()}
-        found = torch.func.functional_call(self.model, weights, (board,))
-        losses = [F.cross_entropy(x.float(), frame[:, k]) for k, x in enumerate(found)]
-        good = torch.stack([x.argmax(-1) == frame[:, k] for k, x in enumerate(found)])
-        loss = losses[0] + losses[1]
-        right = good.all(0).float().mean()
-        return loss, torch.stack([loss.detach(), right, torch.zeros_like(right)])
 
 
 def take(model: FrameNet, exams: list[tuple[str, list[Puzzle]]]) -> dict[str, float]:

@@ -16,11 +16,13 @@ import numpy as np
 from puzlm.evidence import (
     BESIDE,
     FUSION,
+    SEAMS,
     WITH_VISION,
+    WORN,
     Evidence,
     Pairs,
     added,
-    in_large,
+    large_touches,
     pair_confidence,
     where_borders_touch,
 )
@@ -46,6 +48,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     w = _weights(solver, evidence)
     pairs: Pairs = {}
     cells: dict[str, Floats] = {}
+    frame = None
     if evidence.seq2seq is not None:
         cells["seq2seq"] = np.log(evidence.seq2seq.marginals + 1e-4)
     if evidence.vision is not None:
@@ -60,10 +63,10 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     elif whole:
         read = evidence.seq2seq is not None
         w |= where_borders_touch(puzzle, pairs, partial(_symbolic_sides, solver) if read else None)
-    elif not cells:
-        w |= in_large(puzzle, pairs)
+    elif not cells and (touch := large_touches(puzzle, pairs)) is not None:
+        w["pixels"] = SEAMS if touch else WORN
+        frame = None if touch or given else solver.frame  # worn, a board may come out rolled
     right, below, where = added(pairs, cells, w, n)
-    frame = solver.frame if w.get("frame") and not given else None
     if puzzle.cells <= assembly.SMALL_GRID:
         found, scores = assembly.beam_search(
             right, below, puzzle.grid, where, given, top=TOP, hole=0.0

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import tomllib
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from puzlm.errors import SettingsError, nearest
 from puzlm.settings import Recipe
@@ -95,11 +95,14 @@ class Plan:
             if key not in known:
                 raise SettingsError(f"{path}: unknown key '{key}'; {nearest(key, known)}")
         settings = _section(PlanSettings, record.get("plan", {}), f"{path}: [plan]")
-        kinds = tuple(_section(Kind, k, f"{path}: [[kinds]]") for k in record.get("kinds", []))
-        rows = [_section(Row, r, f"{path}: [[rows]]") for r in record.get("rows", [])]
-        for sweep in record.get("sweeps", []):
-            rows += _sweep(sweep, f"{path}: [[sweeps]]")
-        made = cls(settings, kinds, tuple(rows), record.get("base", {}))
+        kinds = tuple(_section(Kind, *one) for one in _tables(record, "kinds", path))
+        rows = [_section(Row, *one) for one in _tables(record, "rows", path)]
+        for one in _tables(record, "sweeps", path):
+            rows += _sweep(*one)
+        base = record.get("base", {})
+        if not isinstance(base, dict):
+            raise SettingsError(f"{path}: 'base' is a section: write [base.train] and so on")
+        made = cls(settings, kinds, tuple(rows), base)
         if not kinds or not rows:
             raise SettingsError(f"{path}: needs at least one [[kinds]] and one row")
         names = [row.name for row in rows]
@@ -110,9 +113,8 @@ class Plan:
             if row.start not in STARTS:
                 raise SettingsError(f"{where}: start '{row.start}'; {nearest(row.start, STARTS)}")
             for key in ("seconds", "puzzles"):
-                value = getattr(row, key)
-                if not isinstance(value, int | float) or value < 0:
-                    raise SettingsError(f"{where}: {key} {value!r}: must be a number above 0")
+                if (value := getattr(row, key)) < 0:
+                    raise SettingsError(f"{where}: {key} {value!r}: must not be below 0")
             for way in (*row.decode, *settings.decode):
                 if way not in DECODINGS:
                     raise SettingsError(f"{where}: decode '{way}'; {nearest(way, DECODINGS)}")
@@ -150,16 +152,42 @@ class Plan:
 
 def _section(kind: type[Any], record: Any, where: str) -> Any:
     """Build a settings dataclass from a table, naming the nearest key for an unknown one."""
-    known = [f.name for f in fields(kind)]
+    hints = get_type_hints(kind)
     if not isinstance(record, dict):
         raise SettingsError(f"{where}: must be a table")
-    for key in record:
-        if key not in known:
-            raise SettingsError(f"{where}: unknown key '{key}'; {nearest(key, known)}")
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+    for key, value in values.items():
+        if key not in hints:
+            raise SettingsError(f"{where}: unknown key '{key}'; {nearest(key, hints)}")
+        if not _fits(value, hints[key]):
+            raise SettingsError(f"{where}: {key} = {record[key]!r} {_wanted(hints[key])}")
     try:
-        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in record.items()})
+        return kind(**values)
     except TypeError as error:
         raise SettingsError(f"{where}: {error}") from error
+
+
+def _tables(record: dict[str, Any], key: str, path: Path) -> list[tuple[Any, str]]:
+    """All [[key]] of a file, and what to call them."""
+    found = record.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise SettingsError(f"{path}: '{key}' are tables: write [[{key}]]")
+    return [(one, f"{path}: [[{key}]]") for one in found]
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value of a file may stand for a field of this type."""
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(v, get_args(hint)[0]) for v in value)
+    if hint is float:
+        return type(value) in (int, float)
+    return hint is Any or type(value) is (get_origin(hint) or hint)
+
+
+def _wanted(hint: Any) -> str:
+    if get_origin(hint) is tuple:
+        return f"must be a list of type {get_args(hint)[0].__name__}"
+    return f"must be of type {(get_origin(hint) or hint).__name__}"
 
 
 def _sweep(record: dict[str, Any], where: str) -> list[Row]:
@@ -167,6 +195,9 @@ def _sweep(record: dict[str, Any], where: str) -> list[Row]:
     rest = {k: v for k, v in record.items() if k not in ("key", "values", "deciding")}
     if not {"key", "values", "group"} <= set(record):
         raise SettingsError(f"{where}: needs group, key and values")
+    for name in ("values", "deciding", "set"):
+        if not isinstance(record.get(name, []), list):
+            raise SettingsError(f"{where}: {name} = {record[name]!r} must be a list")
     rows = []
     for value in record["values"]:
         text = value if isinstance(value, str) else json.dumps(value)

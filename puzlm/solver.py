@@ -93,11 +93,16 @@ class Solver:
         box = Box(*how) if name_or_path is None else None
         wanted = "vision" if box is not None and solver.startswith("vision") else name_or_path
         folder = checkpoints.find(wanted)
-        if (folder / "vision.json").is_file() or (folder / "edges.json").is_file():
+        parts = {name for name in ("vision", "edges", "frame", "tokenizer")
+                 if (folder / f"{name}.json").is_file()}  # fmt: skip
+        if parts == {"frame"}:
+            raise ModelError(f"{folder}: has only a frame network, which solves nothing alone; put "
+                             "frame.json and frame.safetensors beside an edges.json")  # fmt: skip
+        if parts & {"vision", "edges"}:
             found = cls(
                 card=checkpoints.card(folder), vision=load_vision(folder, *how),
-                edges=load_edges(folder, *how), frame=load_frame(folder), solver=solver,
-                decoding=decoding,
+                edges=load_edges(folder, *how), solver=solver, decoding=decoding,
+                frame=load_frame(folder) if solver == "auto" else None,
             )  # fmt: skip
         else:
             found = cls(

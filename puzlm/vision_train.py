@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch
 from puzlm.errors import SettingsError, nearest
 from puzlm.frame import FrameSettings
-from puzlm.frame_train import FrameNet, Framing, rolled
+from puzlm.frame_train import FrameNet, rolled
 from puzlm.frame_train import take as take_frames
 from puzlm.images import iter_images, write_bytes
 from puzlm.loop import Batch, loop
@@ -51,12 +51,18 @@ class VisionRecipe:
         """Read a TOML recipe that has a section [vision], [edges] or [frame]."""
         record = overridden(read_toml(path), overrides or [])
         grids = record.pop("grids", ["3x3"])
+        if not isinstance(grids, list) or not grids:
+            raise SettingsError(f'{path}: grids = {grids!r}: write a list, say ["3x3"]')
         kinds: dict[str, Any] = {"data": DataSettings, "cut": CutSettings, "train": TrainSettings}
         parts: dict[str, Any] = {}
         for name, value in record.items():
             if name not in {**kinds, **KINDS}:
                 known = [*kinds, *KINDS, "grids"]
                 raise SettingsError(f"{path}: unknown key '{name}'; {nearest(name, known)}")
+            if not isinstance(value, dict):
+                raise SettingsError(f"{path}: '{name}' is a section: write [{name}]")
+            if name in KINDS and "model" in parts:
+                raise SettingsError(f"{path}: two models; one of [vision], [edges], [frame]")
             part = section({**kinds, **KINDS}[name], value, f"{path}: [{name}]")
             parts["model" if name in KINDS else name] = part
         if "model" not in parts:
@@ -66,6 +72,8 @@ class VisionRecipe:
             name = "{}x{}".format(*parse_grid(grid))
             if isinstance(recipe.model, VisionSettings) and name not in recipe.model.grids:
                 raise SettingsError(f"{path}: vision.grids has no output for {name}")
+            if isinstance(recipe.model, FrameSettings) and min(parse_grid(grid)) < 2:
+                raise SettingsError(f"{path}: {name}: a frame needs two rows and two columns")
         return recipe
 
     def as_dict(self) -> dict[str, Any]:
@@ -151,7 +159,7 @@ class _Objective(nn.Module):
 
     model: Any
 
-    def __init__(self, model: Vision | Edges, heads: float, dtype: torch.dtype) -> None:
+    def __init__(self, model: Net, heads: float, dtype: torch.dtype) -> None:
         super().__init__()
         self.model, self.weight, self.dtype = model, heads, dtype
 
@@ -220,6 +228,21 @@ class Matching(_Objective):
             answer = torch.arange(len(flat), device=pieces.device)
             outer = outer + 0.25 * (F.cross_entropy(flat, answer) + F.cross_entropy(flat.T, answer))
         return inner + self.weight * outer, torch.stack([inner.detach(), good, outer.detach()])
+
+
+class Framing(_Objective):
+    """Cross-entropy on the row and the column of the frame."""
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Loss, and (cross-entropy, share of frames found, nothing)."""
+        pieces, layout, frame = batch["pieces"], batch["layout"], batch["frame"]
+        board = pieces[torch.arange(len(pieces), device=pieces.device)[:, None], layout]
+        found = self.ask(board.view(len(pieces), *batch["grid"].shape, *pieces.shape[2:]))
+        loss = sum(F.cross_entropy(x.float(), frame[:, k]) for k, x in enumerate(found))
+        loss = torch.as_tensor(loss)
+        right = torch.stack([x.argmax(-1) == frame[:, k] for k, x in enumerate(found)])
+        share = right.all(0).float().mean()
+        return loss, torch.stack([loss.detach(), share, torch.zeros_like(share)])
 
 
 def _choose(logits: Tensor, answers: Tensor) -> Tensor:

@@ -110,8 +110,12 @@ def test_the_study_has_every_row_of_the_paper():
     ('set = ["train.lr=fast"]', "lr = 'fast' must be of type float"),
     ('set = ["tokenizer.granularity=9"]', "granularity 9: must be 1 to 8"),
     ('seed = [1]', "did you mean 'seeds'"),
-    ('puzzles = "many"', "puzzles 'many': must be a number above 0"),
-    ('seconds = -1', "seconds -1: must be a number above 0"),
+    ('puzzles = "many"', "puzzles = 'many' must be of type int"),
+    ('puzzles = 0.5', "puzzles = 0.5 must be of type int"),
+    ('seconds = -1', "seconds -1: must not be below 0"),
+    ('seeds = 1', "seeds = 1 must be a list of type int"),
+    ('seeds = ["a"]', "must be a list of type int"),
+    ('learned = "x"', "learned = 'x' must be of type dict"),
     ('start = "side"', "did you mean 'sides'"),
     ('decode = ["veiws-2"]', "did you mean 'views-2'"),
     ('learned = { kind = "vqvea" }', "did you mean 'vqvae'"),
@@ -123,6 +127,18 @@ def test_the_study_has_every_row_of_the_paper():
 def test_mistakes_in_a_plan_are_named_before_anything_runs(text, message, tmp_path):
     with pytest.raises(SettingsError, match=message):
         Plan.load(plan_file(tmp_path, ("odd", text)))
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("rows = 3", "'rows' are tables: write"), ('sweeps = ["x"]', "'sweeps' are tables"),
+    ("base = 3", "'base' is a section"),
+    ('[[sweeps]]\ngroup = "g"\nkey = "train.lr"\nvalues = 3', "values = 3 must be a list"),
+    ('[plan]\nseconds = "x"', "seconds = 'x' must be of type float"),
+])  # fmt: skip
+def test_a_plan_of_another_shape_is_refused(text, message, tmp_path):
+    (tmp_path / "plan.toml").write_text(text)
+    with pytest.raises(SettingsError, match=message):
+        Plan.load(tmp_path / "plan.toml")
 
 
 def test_only_takes_names_groups_and_patterns(tmp_path):

@@ -144,6 +144,19 @@ def test_recipes_say_what_is_wrong(tmp_path):
         VisionRecipe.load(path, ['grids=["5x5"]'])
     with pytest.raises(SettingsError, match="did you mean 'layers'"):
         VisionRecipe.load(path, ["vision.layer=3"])
+    with pytest.raises(SettingsError, match="two models"):
+        VisionRecipe.load(path, ["edges.layers=2"])
+    with pytest.raises(SettingsError, match="write a list"):
+        VisionRecipe.load(path, ["grids=5"])
+    with pytest.raises(SettingsError, match="write a list"):
+        VisionRecipe.load(path, ["grids=[]"])
+    with pytest.raises(SettingsError, match="'cut' is a section"):
+        VisionRecipe.load(path, ["cut=5"])
+    path.write_text(FRAME)
+    with pytest.raises(SettingsError, match="1x40: a frame needs two rows"):
+        VisionRecipe.load(path, ['grids=["1x40"]'])
+    with pytest.raises(SettingsError, match=r"frame\.side 0: must be a whole number"):
+        VisionRecipe.load(path, ["frame.side=0"])
     with pytest.raises(SettingsError, match="no such recipe"):
         VisionRecipe.load(tmp_path / "none.toml")
 
