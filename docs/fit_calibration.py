@@ -43,7 +43,7 @@ JUDGED_BY = (
     dict.fromkeys(("auto", "seq2seq", "symbols", "vision", "classic"), SMALL)
     | dict.fromkeys(("seq2seq beam", "seq2seq greedy"), SMALL)
     | dict.fromkeys(calibration.SIDES, (*SMALL, "spread"))
-    | {"pairs large": ("one", "own", "near", "others")}
+    | dict.fromkeys(("pairs large", "auto framed large"), ("one", "own", "near", "others"))
     | {"classic large": ("one", "own", "others", "cells")}
 )
 RISING = ("own", "near", "others", "least")  # never count against a piece

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Numbers = dict[str, tuple[float, float, float]]  # feature: weight, lowest, highest value
 
-VERSION = 3  # of the numbers in FITTED; stands in results files with such confidences
+VERSION = 4  # of the numbers in FITTED; stands in results files with such confidences
 PLACES = 5  # decimals of raw confidences, as in a results file: so both give the same numbers
 DOUBT = 0.005  # raw confidences are kept so far from 0 and 1: closer says no more (chosen of six),
 FINE = 0.00002  # but for solvers of sides alone, which are soon sure, it does (chosen of four)
@@ -74,7 +74,7 @@ def kind(solver: str, cells: int) -> str:
     if name == "symbols" and "seq2seq" not in how:
         name = "bigram"  # no language model for such a grid: the same answer
     if name == "auto" and "vision" not in how:
-        name += " language" if "seq2seq" in how else " sides"
+        name += " language" if "seq2seq" in how else " framed" if "frame" in how else " sides"
     if cells <= SMALL_GRID:
         return name
     return "pairs large" if name in SIDES else f"{name} large"
@@ -156,6 +156,12 @@ FITTED: dict[str, Numbers] = {
         "missing": (1.412, 0.0, 0.333),
         "given": (2.916, 0.0, 0.333),
         "cells": (-0.642, 2.197, 3.219),
+    },
+    "auto framed large": {
+        "one": (0.591, 1.0, 1.0),
+        "own": (0.272, -5.293, 5.293),
+        "near": (1.186, -5.293, 4.858),
+        "others": (0.542, -3.337, 4.942),
     },
     "auto sides": {
         "one": (-0.896, 1.0, 1.0),

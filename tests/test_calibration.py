@@ -22,7 +22,9 @@ ANSWERS = {
     "symbols": ("symbols (seq2seq puzlm-3x3 + sides)", (3, 3)),
     "bigram": ("bigram", (3, 3)), "classic": ("classic", (3, 3)),
     "vision-pairs": ("vision-pairs", (4, 4)),
-    "pairs large": ("auto (edges + pixels)", (10, 10)), "classic large": ("classic", (10, 10)),
+    "pairs large": ("auto (edges + pixels)", (10, 10)),
+    "auto framed large": ("auto (edges + pixels + frame)", (10, 10)),
+    "classic large": ("classic", (10, 10)),
 }  # fmt: skip
 
 
