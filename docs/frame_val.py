@@ -4,9 +4,9 @@
 
 DATA and ANSWERS are those of docs/gather_calibration.py. Every answer of `auto` to a whole
 board of 31 to 150 pieces that was given without `frame` is framed after the fact, whether or not
-`auto` would do so (it does not where borders touch). A weight
-multiplies what the network says beside the seams of the board. Before that the network alone is
-asked of true boards that were rolled at random.
+`auto` would do so (it does not where borders touch). A weight multiplies what the network says
+beside the seams of the board. Before that the network alone is asked of true boards that were
+rolled at random.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from search_val import evidence
 
 from puzlm import assembly, checkpoints
 from puzlm.assembly import SMALL_GRID
+from puzlm.board import BEAM_GRID
 from puzlm.box import VISION
 from puzlm.evaluate import current_commit
 from puzlm.frame import framed
@@ -48,11 +49,9 @@ class Louder:
         return tuple(self.weight * said for said in self.network.read(pieces))
 
 
-def boards(data: str, files: list[str]):
+def boards(images, files: list[str]):
     """Yield (setting, puzzle, positions) of every answer, the puzzle as it was asked."""
-    images, kinds = gather_calibration.read(data), {}
-    for setting in gather_calibration.settings():
-        kinds[setting.name] = setting
+    kinds = {setting.name: setting for setting in gather_calibration.settings()}
     seen = set()
     for line in (line for file in files for line in Path(file).read_text().splitlines()):
         answer = json.loads(line)
@@ -63,7 +62,7 @@ def boards(data: str, files: list[str]):
         if answer["asked"] != "auto" or not whole or setting is None or key in seen:
             continue
         some = images.get(setting.data, [])
-        if answer["image"] >= len(some) or cells > 150:
+        if answer["image"] >= len(some) or cells > BEAM_GRID:
             continue
         seen.add(key)
         puzzle = make_puzzle(setting.rules, some[answer["image"]], 0)
@@ -94,11 +93,11 @@ def alone(images) -> dict[str, dict[str, float]]:
 
 def main(data: str, *files: str) -> None:
     """Roll every board with every weight; with 1 look at the pieces again, too, as `auto` does."""
-    solver = Solver.from_pretrained()
-    network_alone = alone(gather_calibration.read(data))
+    solver, images = Solver.from_pretrained(), gather_calibration.read(data)
+    network_alone = alone(images)
     rows: dict[str, list] = {}
     ways = [f"rolled, weight {w:g}" for w in WEIGHTS] + ["weight 1, repaired", BEST]
-    for setting, puzzle, before in boards(data, list(files)):
+    for setting, puzzle, before in boards(images, list(files)):
         right, below, grid, _ = evidence(solver, puzzle)
         answers = [before]
         with patch.object(assembly, "repaired", lambda positions, *_: positions):

@@ -8,14 +8,13 @@ of its values. ablate.py runs it.
 from __future__ import annotations
 
 import json
-import tomllib
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from puzlm.errors import SettingsError, nearest
-from puzlm.settings import Recipe
+from puzlm.settings import Recipe, read_toml, section
 
 STARTS = ("", "sides")
 
@@ -83,20 +82,14 @@ class Plan:
         from puzlm.exam import DECODINGS
         from puzlm.trial import Kind
 
-        path = Path(path)
-        try:
-            record = tomllib.loads(path.read_text())
-        except FileNotFoundError as error:
-            raise SettingsError(f"{path}: no such plan") from error
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise SettingsError(f"{path}: not a readable TOML file ({error})") from error
+        path, record = Path(path), read_toml(path, "plan")
         known = ("plan", "base", "kinds", "rows", "sweeps")
         for key in record:
             if key not in known:
                 raise SettingsError(f"{path}: unknown key '{key}'; {nearest(key, known)}")
-        settings = _section(PlanSettings, record.get("plan", {}), f"{path}: [plan]")
-        kinds = tuple(_section(Kind, *one) for one in _tables(record, "kinds", path))
-        rows = [_section(Row, *one) for one in _tables(record, "rows", path)]
+        settings = section(PlanSettings, record.get("plan", {}), f"{path}: [plan]")
+        kinds = tuple(section(Kind, *one) for one in _tables(record, "kinds", path))
+        rows = [section(Row, *one) for one in _tables(record, "rows", path)]
         for one in _tables(record, "sweeps", path):
             rows += _sweep(*one)
         base = record.get("base", {})
@@ -114,7 +107,7 @@ class Plan:
                 raise SettingsError(f"{where}: start '{row.start}'; {nearest(row.start, STARTS)}")
             for key in ("seconds", "puzzles"):
                 if (value := getattr(row, key)) < 0:
-                    raise SettingsError(f"{where}: {key} {value!r}: must not be below 0")
+                    raise SettingsError(f"{where}: {key} {value:g}: must not be below 0")
             for way in (*row.decode, *settings.decode):
                 if way not in DECODINGS:
                     raise SettingsError(f"{where}: decode '{way}'; {nearest(way, DECODINGS)}")
@@ -150,44 +143,12 @@ class Plan:
         return made
 
 
-def _section(kind: type[Any], record: Any, where: str) -> Any:
-    """Build a settings dataclass from a table, naming the nearest key for an unknown one."""
-    hints = get_type_hints(kind)
-    if not isinstance(record, dict):
-        raise SettingsError(f"{where}: must be a table")
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
-    for key, value in values.items():
-        if key not in hints:
-            raise SettingsError(f"{where}: unknown key '{key}'; {nearest(key, hints)}")
-        if not _fits(value, hints[key]):
-            raise SettingsError(f"{where}: {key} = {record[key]!r} {_wanted(hints[key])}")
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise SettingsError(f"{where}: {error}") from error
-
-
 def _tables(record: dict[str, Any], key: str, path: Path) -> list[tuple[Any, str]]:
     """All [[key]] of a file, and what to call them."""
     found = record.get(key, [])
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise SettingsError(f"{path}: '{key}' are tables: write [[{key}]]")
     return [(one, f"{path}: [[{key}]]") for one in found]
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value of a file may stand for a field of this type."""
-    if get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(_fits(v, get_args(hint)[0]) for v in value)
-    if hint is float:
-        return type(value) in (int, float)
-    return hint is Any or type(value) is (get_origin(hint) or hint)
-
-
-def _wanted(hint: Any) -> str:
-    if get_origin(hint) is tuple:
-        return f"must be a list of type {get_args(hint)[0].__name__}"
-    return f"must be of type {(get_origin(hint) or hint).__name__}"
 
 
 def _sweep(record: dict[str, Any], where: str) -> list[Row]:
@@ -205,7 +166,7 @@ def _sweep(record: dict[str, Any], where: str) -> list[Row]:
                "set": [*record.get("set", []), f"{record['key']}={text}"]}  # fmt: skip
         if value in record.get("deciding", []):
             own["seeds"] = [0, 1]
-        rows.append(_section(Row, rest | own, where))
+        rows.append(section(Row, rest | own, where))
     return rows
 
 

@@ -76,7 +76,7 @@ def settings_from(kind: type[Any], record: dict[str, Any], where: str) -> Any:
             raise SettingsError(f"{where}: unknown setting '{key}'; {nearest(key, known)}")
     try:
         return kind(**record)
-    except TypeError as error:
+    except (TypeError, SettingsError) as error:
         raise SettingsError(f"{where}: {error}") from error
 
 

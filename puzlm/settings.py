@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from puzlm.errors import SettingsError, nearest
 from puzlm.tokenizer import TokenizerSettings
@@ -152,12 +152,12 @@ class Recipe:
         return replace(self, train=replace(self.train, **changes))
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
+def read_toml(path: str | Path, what: str = "recipe") -> dict[str, Any]:
     """Read a TOML file, or say in one line why not."""
     try:
         return tomllib.loads(Path(path).read_text())
     except FileNotFoundError as error:
-        raise SettingsError(f"{path}: no such recipe") from error
+        raise SettingsError(f"{path}: no such {what}") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"{path}: not a readable TOML file ({error})") from error
 
@@ -188,15 +188,17 @@ def overridden(record: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     return record
 
 
-def section(kind: type[Any], record: dict[str, Any], where: str) -> Any:
+def section(kind: type[Any], record: Any, where: str) -> Any:
+    """Build a settings dataclass from a table; names and types are checked, the nearest named."""
     hints = get_type_hints(kind)
     known = [f.name for f in fields(kind)]
+    if not isinstance(record, dict):
+        raise SettingsError(f"{where}: must be a table")
     values: dict[str, Any] = {}
     for key, value in record.items():
         if key not in known:
             raise SettingsError(f"{where}: unknown key '{key}'; {nearest(key, known)}")
-        kind_of = hints[key]
-        if kind_of is float and isinstance(value, int) and not isinstance(value, bool):
+        if hints[key] is float and type(value) is int:
             value = float(value)
         elif key == "pca_dim":
             value = value or None
@@ -204,8 +206,26 @@ def section(kind: type[Any], record: dict[str, Any], where: str) -> Any:
             value = tuple(value)
         elif key == "grid":
             value = str(value)
-        plain = kind_of if isinstance(kind_of, type) else None
-        if plain in (int, float, str, bool) and type(value) is not plain:
-            raise SettingsError(f"{where}: {key} = {value!r} must be of type {plain.__name__}")
+        if not _fits(value, hints[key]):
+            raise SettingsError(f"{where}: {key} = {record[key]!r} {_wanted(hints[key])}")
         values[key] = value
-    return kind(**values)
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise SettingsError(f"{where}: {error}") from error
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value of a file may stand for a field of this type."""
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(v, get_args(hint)[0]) for v in value)
+    if hint is float:
+        return type(value) in (int, float)
+    plain = get_origin(hint) or hint
+    return plain not in (int, str, bool, dict) or type(value) is plain
+
+
+def _wanted(hint: Any) -> str:
+    if get_origin(hint) is tuple:
+        return f"must be a list of type {get_args(hint)[0].__name__}"
+    return f"must be of type {(get_origin(hint) or hint).__name__}"

@@ -22,30 +22,36 @@ from puzlm.vision_train import VisionRecipe, train
 
 TINY = VisionSettings(layers=1, d_model=32, heads=2, feed_forward=32, grids=("2x2", "3x3"))
 RECIPE = """
-grids = ["2x2", "3x3"]
+grids = {grids}
 [train]
 steps = 40
-batch = 32
+batch = {batch}
 lr = 3e-3
 warmup = 5
 log_every = 10
 save_every = 20
 device = "cpu"
 [{kind}]
-side = 16
+side = {side}
 layers = 1
 d_model = 32
-heads = 2
-feed_forward = 64
 """
+SMALL = {"grids": '["2x2", "3x3"]', "batch": 32, "side": 16}
 WORN = """
 [cut]
 gap_share = 0.5
 missing_share = 0.3
 max_missing = 1
 """
-VISION = RECIPE.format(kind="vision") + 'patch = 8\ngrids = ["2x2", "3x3"]\n' + WORN
-EDGES = RECIPE.format(kind="edges") + "depth = 8"
+ATTENDS = "heads = 2\nfeed_forward = 64\n"
+VISION = (
+    RECIPE.format(kind="vision", **SMALL)
+    + ATTENDS
+    + f"patch = 8\ngrids = {SMALL['grids']}\n"
+    + WORN
+)
+EDGES = RECIPE.format(kind="edges", **SMALL) + ATTENDS + "depth = 8"
+FRAME = RECIPE.format(kind="frame", grids='["4x4", "3x5"]', batch=64, side=4)
 
 
 @pytest.fixture(scope="module")
@@ -87,23 +93,6 @@ def test_log_ratios_to_none():
 def _kill_at_30(line):
     if line["step"] == 30:
         raise KeyboardInterrupt
-
-
-FRAME = """
-grids = ["4x4", "3x5"]
-[train]
-steps = 40
-batch = 64
-lr = 3e-3
-warmup = 5
-log_every = 10
-save_every = 20
-device = "cpu"
-[frame]
-side = 4
-layers = 1
-d_model = 32
-"""
 
 
 @pytest.mark.parametrize(("text", "kind"), [(VISION, Vision), (EDGES, Edges), (FRAME, FrameNet)])
