@@ -1,8 +1,8 @@
 """Ablations: rows of a plan (plan.py), each trained for the same time, each a line of rows.jsonl.
 
 Rows that are done are skipped, so a plan can be run in parts; a row that fails is written down as
-failed and the others go on. Processes that share a plan keep tokenised puzzles in libraries/ of the
-output folder: delete it after changing how pieces are read.
+failed and the others go on. Processes that share a plan keep images in albums/ and tokens in
+libraries/ of the output folder: delete these after changing how pieces are read.
 
     python -m puzlm.ablate plans/study.toml -o runs/study --data DATA
 """
@@ -23,6 +23,7 @@ from typing import Any
 from puzlm.errors import PuzlmError, SettingsError, nearest
 from puzlm.plan import Plan, Row, tokenizer_settings
 from puzlm.settings import Recipe
+from puzlm.turns import Turns
 
 Line = dict[str, Any]
 
@@ -39,6 +40,11 @@ def read_rows(path: str | Path) -> list[Line]:
                 continue  # cut short by a killed run
             found[key] = row
     return list(found.values())
+
+
+def found_in(path: Path) -> dict[tuple[str, int], Line]:
+    """The newest line of each run of a rows file."""
+    return {(line["name"], line["seed"]): line for line in read_rows(path)}
 
 
 def chosen(plan: Plan, only: Sequence[str]) -> list[Row]:
@@ -61,15 +67,16 @@ def run_plan(
     only: Sequence[str] = (),
     seconds: float | None = None,
     stop_after: float = float("inf"),
-    part: tuple[int, int] = (1, 1),
+    share: int = 0,
     device: str = "auto",
     report: Callable[[str], None] = print,
 ) -> list[Line]:
     """Run the rows of a plan that are not done yet; returns the lines of all done ones.
 
     `stop_after` seconds after the start no further row is begun that might not end in time.
-    `part` (k, n) takes every n-th run, from the k-th: n processes that share a device take turns
-    fitting and training on it, while the others build models and examine.
+    With `share` other processes may run the same plan in the same folder: each takes the next row
+    that no other has, and at most `share` rows are on the device at a time. With 1 they take turns,
+    and one trains while the others build models and examine.
     """
     began, out = time.monotonic(), Path(out)
     plan = Plan.load(path)
@@ -78,14 +85,13 @@ def run_plan(
             raise SettingsError(f"--seconds {seconds}: must be above 0")
         plan = replace(plan, plan=replace(plan.plan, seconds=seconds))
     rows, file = chosen(plan, only), out / "rows.jsonl"
-    done = {(line["name"], line["seed"]): line for line in read_rows(file)}
+    done = found_in(file)
     # The first seed of every row comes before the second of any: a plan cut short is still whole.
     most = max(len(plan.seeds(row)) for row in rows)
     wanted = [(row, plan.seeds(row)[turn]) for turn in range(most) for row in rows
               if turn < len(plan.seeds(row))]  # fmt: skip
-    if not 1 <= part[0] <= part[1]:
-        raise SettingsError(f"--part {part[0]}/{part[1]}: write K/N with K from 1 to N")
-    wanted = wanted[part[0] - 1 :: part[1]]
+    if share < 0:
+        raise SettingsError(f"--share {share}: must not be below 0")
     todo = [(row, seed) for row, seed in wanted if not _is_done(done, plan, row, seed)]
     report(f"{len(wanted)} runs, {len(wanted) - len(todo)} done already")
     if todo:
@@ -94,23 +100,27 @@ def run_plan(
         from puzlm.trial import Gallery
 
         where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-        gallery = Gallery(plan.kinds, data, where, out / "lock" if part[1] > 1 else None)
+        turns = Turns(out if share else None, share)
+        gallery = Gallery(plan.kinds, data, where, turns)
         out.mkdir(parents=True, exist_ok=True)
         report(f"images read after {time.monotonic() - began:.0f} s; training on {where}")
         libraries: dict[str, Any] = {}
-        longest = plan.plan.seconds
+        around = 0.0  # what the last row took beside its training
         for row, seed in todo:
-            clock = time.monotonic()
-            if clock - began + longest > stop_after:
+            clock, own = time.monotonic(), row.seconds or plan.plan.seconds
+            if clock - began + own + around > stop_after:
                 report(f"stopping after {clock - began:.0f} s: the other rows are left for later")
                 break
-            line = _line(plan, row, seed, gallery, libraries, out)
-            longest = max(longest, time.monotonic() - clock)
-            line["row_seconds"] = round(time.monotonic() - clock, 1)
-            with file.open("ab", buffering=0) as lines:  # one write: processes do not mix lines
-                lines.write((json.dumps(line) + "\n").encode())
-            done[row.name, seed] = line
+            with turns.claiming(f"row {row.name} {seed}") as mine:
+                if not mine or found_in(file).get((row.name, seed)) != done.get((row.name, seed)):
+                    continue  # another process runs it, or has run it since
+                line = _line(plan, row, seed, gallery, libraries, out)
+                line |= {"row_seconds": round(time.monotonic() - clock, 1), "share": share}
+                with file.open("ab", buffering=0) as lines:  # one write: lines do not mix
+                    lines.write((json.dumps(line) + "\n").encode())
+            around = max(0.0, line["row_seconds"] - own)
             report(_summary(line))
+        done = found_in(file)
     return [done[row.name, seed] for row, seed in wanted if (row.name, seed) in done]
 
 
@@ -168,7 +178,7 @@ def _library(plan: Plan, row: Row, recipe: Recipe, gallery: Any, libraries: dict
         else:
             fresh = PieceTokenizer(reading)
         name = hashlib.sha256(key.encode()).hexdigest()[:16]
-        alone = gallery.lock is None or row.learned
+        alone = gallery.turns.folder is None or row.learned
         shared = None if alone else out / "libraries" / name
         libraries[key] = make_library(fresh, gallery, recipe, puzzles, shared)
     library = libraries[key]
@@ -192,18 +202,6 @@ def _summary(line: Line) -> str:
             f"{line['row_seconds']:.0f} s in all")  # fmt: skip
 
 
-def parse_part(text: str) -> tuple[int, int]:
-    """Read 'K/N'.
-
-    >>> parse_part("1/2")
-    (1, 2)
-    """
-    first, _, second = text.partition("/")
-    if not (first.isdigit() and second.isdigit()):
-        raise SettingsError(f"--part {text}: write K/N, for example 1/2")
-    return int(first), int(second)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m puzlm.ablate`: the command without the packages that commands need."""
     parser = argparse.ArgumentParser(prog="puzlm.ablate", description="Run the rows of a plan.")
@@ -214,12 +212,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="training time of a row")
     parser.add_argument("--stop-after", type=float, default=float("inf"),
                         help="begin no row that might not end within so many seconds")  # fmt: skip
-    parser.add_argument("--part", default="1/1", help="K/N: every N-th run, from the K-th")
+    parser.add_argument("--share", type=int, default=0,
+                        help="other processes run this plan in the same folder; so many rows "
+                        "may be on the device at a time")  # fmt: skip
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     a = parser.parse_args(arguments)
     try:
         run_plan(a.plan, a.output, data=a.data, only=a.only, seconds=a.seconds,
-                 stop_after=a.stop_after, part=parse_part(a.part), device=a.device,
+                 stop_after=a.stop_after, share=a.share, device=a.device,
                  report=lambda text: print(text, flush=True))  # fmt: skip
     except PuzlmError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -26,6 +26,7 @@ from PIL import Image
 from puzlm.errors import PuzlmError
 from puzlm.images import Pixels, read_image
 from puzlm.puzzle import Puzzle
+from puzlm.turns import cores
 
 Report = Callable[[str], None]
 Record = dict[str, Any]
@@ -52,18 +53,13 @@ def machine() -> Record:
         except PackageNotFoundError:
             versions[name] = "not installed"
     return {
-        "cores": _cores(),
+        "cores": cores(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "threads": os.environ.get("OMP_NUM_THREADS", "all"),
         "processor": _processor(),
         "system": f"{platform.system()} {platform.machine()}",
         "versions": versions,
     }
-
-
-def _cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

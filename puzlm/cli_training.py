@@ -151,15 +151,19 @@ def ablate(
     stop_after: Annotated[
         float | None, typer.Option(help="Begin no row that might not end within so many seconds.")
     ] = None,
-    part: Annotated[
-        str, typer.Option(help="K/N: every N-th run, from the K-th; N processes share a plan.")
-    ] = "1/1",
+    share: Annotated[
+        int,
+        typer.Option(
+            help="Other processes run this plan in the same folder; so many rows may be "
+            "on the device at a time."
+        ),
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Train and examine the rows of a plan, each for the same time; done rows are skipped."""
-    from puzlm.ablate import parse_part, run_plan
+    from puzlm.ablate import run_plan
 
     rows = run_plan(plan, output, data=data, only=only or [], seconds=seconds,
-                    stop_after=stop_after or float("inf"), part=parse_part(part),
+                    stop_after=stop_after or float("inf"), share=share,
                     report=teller(as_json))  # fmt: skip
     answer(rows, as_json)

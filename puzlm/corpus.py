@@ -6,6 +6,7 @@ on exactly as if it had not been, and CPU and GPU see the same puzzles. Knows no
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -92,6 +93,22 @@ class Album:
             blobs = (blob for _, blob in zip(range(limit), blobs, strict=False))
         with ThreadPoolExecutor(workers) as pool:
             return cls.of(pool.map(lambda b: read_image(b[1], name=b[0]), blobs), device)
+
+    def save(self, path: Path) -> None:
+        """Write the decoded images, for other processes."""
+        from safetensors.torch import save_file
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{os.getpid()}")
+        save_file({"pixels": self.pixels, "offsets": self.offsets, "sizes": self.sizes}, draft)
+        draft.replace(path)
+
+    @classmethod
+    def load(cls, path: Path, device: str = "cpu") -> Album:
+        """Read what `save` wrote."""
+        from safetensors.torch import load_file
+
+        return cls(**load_file(path, device))
 
     def with_words(self, part: int = 2**26) -> Album:
         """Add pixels of four bytes: one read brings all colours, for 4/3 of the memory on top."""

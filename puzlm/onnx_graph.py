@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from puzlm.errors import ModelError, PuzlmError, SettingsError, nearest
 from puzlm.images import write_bytes
 from puzlm.tokenizer import read_json, read_safetensors
+from puzlm.turns import cores
 
 Shapes = dict[str, tuple[Any, ...]]  # an axis is a number, or the name of a free one
 
@@ -226,7 +227,7 @@ def open_session(path: Path, threads: int | None = None) -> Any:
     if not path.is_file():
         raise ModelError(f"{path.parent}: {path.name} is missing")
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or cores()
+    options.intra_op_num_threads = threads or wanted_threads()
     options.log_severity_level = 3  # errors only; they come as exceptions as well
     # Two sessions have two thread pools: the idle one must not spin on the busy one's cores.
     # An answer on 2 cores with other work beside it: 92-132 ms, spinning 207-355 ms.
@@ -238,10 +239,7 @@ def open_session(path: Path, threads: int | None = None) -> Any:
         raise ModelError(f"{path}: damaged ({' '.join(str(error).split())})") from error
 
 
-def cores() -> int:
+def wanted_threads() -> int:
     """Cores this process may use, or fewer where OMP_NUM_THREADS says so, as torch reads it."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
     wanted = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores, int(wanted)) if wanted.isdecimal() and int(wanted) > 0 else cores
+    return min(cores(), int(wanted)) if wanted.isdecimal() and int(wanted) > 0 else cores()

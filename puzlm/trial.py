@@ -8,9 +8,9 @@ Imports torch, transformers, numpy, Pillow and scipy only: it runs where nothing
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +25,7 @@ from torch import Tensor
 from puzlm.backbones import Seq2Seq
 from puzlm.corpus import Album, CutSettings, Draw, cut_batch, draw_batch
 from puzlm.errors import SettingsError
-from puzlm.exam import OnDevice, examine
+from puzlm.exam import OnDevice, examine, quick_products
 from puzlm.images import Pixels, iter_images, write_bytes
 from puzlm.puzzle import Puzzle, parse_grid
 from puzlm.settings import Recipe
@@ -41,9 +41,10 @@ from puzlm.timed import (
 )
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.train import Objective
+from puzlm.turns import Turns, cores
 
 CHUNK = 1024  # puzzles cut at once on a GPU
-KEPT_BYTES = 30 * 2**30  # of cut puzzles: a card holds those of two processes
+KEPT_BYTES = 8 * 2**30  # of cut puzzles: a card holds those of several processes
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,10 @@ class Gallery:
     """The images of all kinds, read once for all rows."""
 
     def __init__(self, kinds: Sequence[Kind], data: str | Path, device: str,
-                 lock: Path | None = None) -> None:  # fmt: skip
-        self.kinds, self.device, self.lock, root = tuple(kinds), device, lock, Path(data)
-        workers = os.cpu_count() or 2
-        self.albums = [Album.read([root / t for t in k.train], device, k.limit or None, workers)
-                       for k in kinds]  # fmt: skip
+                 turns: Turns | None = None) -> None:  # fmt: skip
+        self.kinds, self.device, root = tuple(kinds), device, Path(data)
+        self.turns = turns or Turns()
+        self.albums = [_album(kind, root, device, self.turns) for kind in kinds]
         self.images: list[list[Pixels]] = [
             list(iter_images([root / v for v in k.val], k.puzzles)) for k in kinds
         ]
@@ -85,15 +85,9 @@ class Gallery:
                 for kind, album in zip(self.kinds, self.albums, strict=True)]  # fmt: skip
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Have the device for oneself, where several processes share it."""
-        if self.lock is None:
-            yield
-            return
-        import fcntl
-
-        with self.lock.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+    def on_device(self) -> Iterator[None]:
+        """Hold a place on the device, where several processes share it, until all work is done."""
+        with self.turns.on_device():
             yield
             wait(self.device)
 
@@ -134,6 +128,21 @@ class Gallery:
         return self._stock[puzzles, cut, side]
 
 
+def _album(kind: Kind, root: Path, device: str, turns: Turns) -> Album:
+    """A kind's training images; of processes that share a folder the first decodes them."""
+    sources, workers = [root / name for name in kind.train], cores()
+    if turns.folder is None:
+        return Album.read(sources, device, kind.limit or None, workers)
+    files = [(str(s.resolve()), s.stat().st_size, s.stat().st_mtime_ns) for s in sources
+             if s.exists()]  # fmt: skip
+    name = hashlib.sha256(json.dumps([files, kind.limit]).encode()).hexdigest()[:16]
+    path = turns.folder / "albums" / f"{name}.safetensors"
+    with turns.waiting(f"album {name}"):
+        if not path.is_file():
+            Album.read(sources, "cpu", kind.limit or None, workers).save(path)
+    return Album.load(path, device)
+
+
 def eroded(drawn: Draw, gap: float) -> Draw:
     """Shrink the pieces of a draw without gaps to leave this gap between them."""
     cell = drawn.piece
@@ -161,9 +170,12 @@ def make_library(tokenizer: PieceTokenizer, gallery: Gallery, recipe: Recipe, pu
     """
     device, side, kinds = gallery.device, tokenizer.settings.side, range(len(gallery.kinds))
     sample = max(1, recipe.train.fit_puzzles // len(gallery.kinds))
-    with gallery.alone():
-        if shared is not None and (shared / "facts.json").is_file():
-            return _read_library(shared, device)
+    with ExitStack() as stack:
+        if shared is not None:
+            stack.enter_context(gallery.turns.waiting(f"library {shared.name}"))
+            if (shared / "facts.json").is_file():
+                return _read_library(shared, device)
+        stack.enter_context(gallery.on_device())
         stock = gallery.stock(puzzles, recipe.cut, side)
         shown = [
             gallery.pieces(k, min(256, sample - part), recipe.cut, side, (0, part, k, 1)).byte()
@@ -179,7 +191,8 @@ def make_library(tokenizer: PieceTokenizer, gallery: Gallery, recipe: Recipe, pu
         for pieces in stock:
             wait(device)
             clock = time.monotonic()
-            symbols = there.encode_canonical(pieces.flatten(0, 1))
+            with quick_products():
+                symbols = there.encode_canonical(pieces.flatten(0, 1))
             parts.append(symbols.view(*pieces.shape[:2], *symbols.shape[1:]).to(torch.int32))
             wait(device)
             spent += time.monotonic() - clock
@@ -227,7 +240,7 @@ def run_row(
     if recipe.train.centroid_start:
         start_positions(model, tokenizer)
     if start == "sides":
-        with gallery.alone():
+        with gallery.on_device():
             facts |= start_from_sides(model, draws, side_steps)
     model.to(device)
     fast = recipe.train.fast and "cuda" in device and recipe.model.backbone == "bart"
@@ -242,7 +255,7 @@ def run_row(
     with ExitStack() as stack:
         if "cuda" in device and not fast:
             stack.enter_context(compiled_layers(objective, draws, device))
-        with gallery.alone():
+        with gallery.on_device():
             facts |= train_for(objective, draws, recipe, device, seconds, steps)
         facts["compiled"] = count_compiled(model)
     if "cuda" in device:

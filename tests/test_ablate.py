@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from puzlm.ablate import chosen, main, parse_part, read_rows, run_plan
+from puzlm.ablate import chosen, main, read_rows, run_plan
 from puzlm.errors import SettingsError
 from puzlm.images import write_image
 from puzlm.plan import Plan, tokenizer_settings
@@ -257,14 +257,18 @@ def test_runs_without_the_packages_of_the_command(data, tmp_path):
     assert json.loads((tmp_path / "o" / "rows.jsonl").read_text())["status"] == "done"
 
 
-def test_two_processes_share_a_plan(data, tmp_path):
+@pytest.mark.parametrize("places", [1, 2])
+def test_two_processes_share_a_plan(data, tmp_path, places):
     """Every run is done once, on one library, and gives what a single process gives."""
     path = plan_file(tmp_path, ("a", "seeds = [0, 1]"), ("b", ""), ("c", ""))
     command = [sys.executable, "-m", "puzlm.ablate", path, "-o", tmp_path / "o", "--data", data,
-               "--device", "cpu", "--part"]  # fmt: skip
-    both = [subprocess.Popen([*command, part], cwd=ROOT) for part in ("1/2", "2/2")]
+               "--device", "cpu", "--share", str(places)]  # fmt: skip
+    both = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
     assert [p.wait() for p in both] == [0, 0]
-    found = [(x["name"], x["seed"]) for x in read_rows(tmp_path / "o" / "rows.jsonl")]
+    lines = (tmp_path / "o" / "rows.jsonl").read_text().splitlines()
+    found = [(x["name"], x["seed"]) for x in map(json.loads, lines)]
+    (album,) = (tmp_path / "o" / "albums").iterdir()  # both kinds are cut from the same images
+    assert album.suffix == ".safetensors"
     assert sorted(found) == [("a", 0), ("a", 1), ("b", 0), ("c", 0)]
     (shared,) = (tmp_path / "o" / "libraries").iterdir()
     facts = json.loads((shared / "facts.json").read_text())
@@ -278,8 +282,7 @@ def test_two_processes_share_a_plan(data, tmp_path):
             assert line["results"][kind]["valid"]["right"] == right
     # Other kinds of puzzles make another library, even in the same folder.
     path.write_text(path.read_text().replace("gap = 0.5", "gap = 0.25"))
-    run(path, tmp_path / "o", data, only=["b"], part=(1, 2))
+    run(path, tmp_path / "o", data, only=["b"], share=1)
     assert len([*(tmp_path / "o" / "libraries").iterdir()]) == 2
-    for part in ("3/2", "0/1", "half"):
-        with pytest.raises(SettingsError, match=f"--part {part}: write K/N"):
-            run(path, tmp_path, data, part=parse_part(part))
+    with pytest.raises(SettingsError, match="--share -1: must not be below 0"):
+        run(path, tmp_path, data, share=-1)
