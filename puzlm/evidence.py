@@ -27,6 +27,9 @@ WITH_VISION = {"vision": 1.0, "context": 1.0, "edges": 0.5, "pixels": 0.25, "seq
                "temperature": 10.0}  # fmt: skip
 # Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
 TOUCHING, SEAMS = 0.8, 4.0
+# In plain pictures fewer sides are best buddies, but still more by their pixels than by learned
+# sides, which know worn borders better and touching ones worse: docs/runs/touching-val.json.
+AHEAD = 0.02
 WORN = 0.5  # pixels beside learned sides in large worn puzzles: docs/runs/weights-10x10-val.txt
 AGREED = 64  # width of the beam that looks for such an answer; as good for this as a wide one
 # Compressed after shuffling, colours bleed over the cuts: that misleads whoever sees pixels, while
@@ -88,11 +91,11 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
     return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
 
 
-def large_touches(puzzle: Puzzle, pairs: Pairs) -> bool | None:
-    """Whether the borders of a large whole puzzle touch; None of any other.
+def large_board(puzzle: Puzzle, pairs: Pairs) -> tuple[float, bool] | None:
+    """Weight of the pixels in a large whole puzzle, and whether it may come out rolled; else None.
 
-    No model knows the cells of such a puzzle. Whether it touches is told without an arrangement,
-    which is the dear part here: by the share of best buddies.
+    No model knows the cells of such a puzzle. Whether its borders touch is told without an
+    arrangement, which is the dear part here: by the share of best buddies.
     """
     from puzlm import assembly
     from puzlm.board import best_buddies
@@ -100,7 +103,10 @@ def large_touches(puzzle: Puzzle, pairs: Pairs) -> bool | None:
     whole = len(puzzle.pieces) == puzzle.cells > assembly.SMALL_GRID
     if not whole or not {"pixels", "edges"} <= set(pairs):
         return None
-    return best_buddies(*pairs["pixels"]) >= TOUCHING
+    pixels = best_buddies(*pairs["pixels"])
+    if pixels >= TOUCHING:
+        return SEAMS, False
+    return SEAMS if pixels - best_buddies(*pairs["edges"]) >= AHEAD else WORN, True
 
 
 def where_borders_touch(

@@ -16,13 +16,11 @@ import numpy as np
 from puzlm.evidence import (
     BESIDE,
     FUSION,
-    SEAMS,
     WITH_VISION,
-    WORN,
     Evidence,
     Pairs,
     added,
-    large_touches,
+    large_board,
     pair_confidence,
     where_borders_touch,
 )
@@ -63,9 +61,9 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     elif whole:
         read = evidence.seq2seq is not None
         w |= where_borders_touch(puzzle, pairs, partial(_symbolic_sides, solver) if read else None)
-    elif not cells and (touch := large_touches(puzzle, pairs)) is not None:
-        w["pixels"] = SEAMS if touch else WORN
-        frame = None if touch or given else solver.frame  # worn, a board may come out rolled
+    elif not cells and (large := large_board(puzzle, pairs)) is not None:
+        w["pixels"], rolls = large
+        frame = solver.frame if rolls and not given else None
     right, below, where = added(pairs, cells, w, n)
     if puzzle.cells <= assembly.SMALL_GRID:
         found, scores = assembly.beam_search(

@@ -3,7 +3,17 @@ from __future__ import annotations
 import numpy as np
 
 from puzlm import Puzzle, classic
-from puzlm.evidence import BLED, SEAMS, TOUCHING, agreement, by_agreement, large_touches
+from puzlm.board import best_buddies
+from puzlm.evidence import (
+    AHEAD,
+    BLED,
+    SEAMS,
+    TOUCHING,
+    WORN,
+    agreement,
+    by_agreement,
+    large_board,
+)
 
 
 def test_pixels_agree_with_themselves_where_borders_touch(photo):
@@ -15,17 +25,31 @@ def test_pixels_agree_with_themselves_where_borders_touch(photo):
 
 
 def test_large_whole_puzzles_that_touch_are_known(photo):
+    touching, worn = (SEAMS, False), (WORN, True)
     for grid, gap, missing, want in (
-        (7, 0, 0, True), (7, 0.3, 0, False), (7, 0, 1, None), (7, 0.3, 1, None), (5, 0, 0, None)
+        (7, 0, 0, touching), (7, 0.3, 0, worn), (7, 0, 1, None), (7, 0.3, 1, None), (5, 0, 0, None)
     ):  # fmt: skip
         puzzle = Puzzle.from_image(photo, grid, gap=gap, missing=missing, seed=1)
         right, below = classic.evidence(puzzle.pieces)
         pairs = {"pixels": (right, below), "edges": (right, below)}
-        assert large_touches(puzzle, pairs) is want
+        assert large_board(puzzle, pairs) == want
         # Which piece is called the first changes nothing.
         order = np.random.default_rng(0).permutation(len(right))
         again = (right[np.ix_(order, order)], below[np.ix_(order, order)])
-        assert large_touches(puzzle, pairs | {"pixels": again}) is want
+        assert large_board(puzzle, pairs | {"pixels": again}) == want
+
+
+def test_plain_pictures_touch_where_pixels_are_ahead_of_learned_sides(photo):
+    """Few best buddies can mean plain pieces or worn ones; who has more of them tells which."""
+    plain = photo.copy()
+    plain[: len(plain) // 2] = 128  # one grey for the upper half: these pieces all fit each other
+    puzzle = Puzzle.from_image(plain, 7, seed=1)
+    sharp = classic.evidence(puzzle.pieces)
+    dull = classic.evidence(Puzzle.from_image(plain, 7, gap=0.3, seed=1).pieces)
+    assert best_buddies(*dull) + AHEAD < best_buddies(*sharp) < TOUCHING
+    assert large_board(puzzle, {"pixels": sharp, "edges": dull}) == (SEAMS, True)
+    assert large_board(puzzle, {"pixels": dull, "edges": sharp}) == (WORN, True)
+    assert large_board(puzzle, {"pixels": sharp, "edges": sharp}) == (WORN, True)
 
 
 def test_weights_follow_what_agrees_with_itself():
