@@ -297,6 +297,36 @@ def memory_numbers(plan: Plan, record: dict[str, Any]) -> Numbers:
             "memory table": "\n".join(lines)}  # fmt: skip
 
 
+def shared_numbers(plan: Plan, found: dict[str, Lines], record: dict[str, Any]) -> Numbers:
+    """Rows that trained six at a time (runs/study-shared.json), beside the shorter ones alone."""
+    runs: dict[str, Lines] = {}
+    for run in sorted(record["rows"], key=lambda run: run["seed"]):
+        same = "base" if run["name"] == "test-time" else run["name"]  # decoded in more ways
+        runs.setdefault(same, []).append(run)
+    lines = ["| row | alone: photos / art | six at a time: photos, each run | art, each run "
+             "| steps, each run |", "|---|---|---|---|---|"]  # fmt: skip
+    for row in (row for row in plan.rows if row.name in runs):
+        text = str(row.x or row.name)
+        if row.group in LETTER:
+            text = f"{LETTER[row.group]} = {row.x or 'no PCA'}"
+        elif row.group.startswith("backbones"):
+            text += f", d_model {row.group.removeprefix('backbones-')}"
+        alone = [sum(v) / len(v) for kind in KINDS if (v := each(found.get(row.name, []), kind))]
+        cells = [" / ".join(f"{value:.1f}" for value in alone)]
+        cells += [" / ".join(f"{run[kind][0]:.1f}" for run in runs[row.name]) for kind in KINDS]
+        cells.append(" / ".join(f"{run['steps']:,}" for run in runs[row.name]))
+        lines.append(f"| {text} | {' | '.join(cells)} |")
+    pace, steps = record["base_steps_per_second"], [run["steps"] for run in record["rows"]]
+    numbers = {"shared table": "\n".join(lines), "shared seconds": f"{record['seconds']:g}",
+               "shared alone": f"{pace['alone']:.0f}", "shared sum": f"{sum(pace['together']):.0f}",
+               "shared least": f"{min(steps):,}", "shared most": f"{max(steps):,}"}  # fmt: skip
+    for name, mine in runs.items():
+        values = sorted(run[KINDS[0]][0] for run in mine)
+        text = f"{values[0]:.1f}" if len(values) == 1 else f"{values[0]:.1f} to {values[-1]:.1f}"
+        numbers[f"shared {name}"] = text
+    return numbers
+
+
 # ---- the page -------------------------------------------------------------------------------
 
 
@@ -312,6 +342,8 @@ def render() -> str:
     result, models, plan, lines = load()
     numbers = analysis_numbers(result, models) | ablation_numbers(plan, lines)[0]
     numbers |= memory_numbers(plan, json.loads((DOCS / "study" / "memory.json").read_text()))
+    shared = json.loads((DOCS / "runs" / "study-shared.json").read_text())
+    numbers |= shared_numbers(plan, by_name(lines), shared)
     return (DOCS / "study.template.md").read_text().format_map(numbers)
 
 
