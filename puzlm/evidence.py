@@ -27,9 +27,9 @@ WITH_VISION = {"vision": 1.0, "context": 1.0, "edges": 0.5, "pixels": 0.25, "seq
                "temperature": 10.0}  # fmt: skip
 # Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
 TOUCHING, SEAMS = 0.8, 4.0
-# In plain pictures fewer sides are best buddies, but still more by their pixels than by learned
-# sides, which know worn borders better and touching ones worse: docs/runs/touching-val.json.
-AHEAD = 0.02
+# In plain pictures that touch fewer sides are best buddies, but still more by their pixels than by
+# learned sides, which know worn borders better; then both count alike: docs/runs/touching-val.json.
+AHEAD, ALIKE = 0.02, 1.0
 WORN = 0.5  # pixels beside learned sides in large worn puzzles: docs/runs/weights-10x10-val.txt
 AGREED = 64  # width of the beam that looks for such an answer; as good for this as a wide one
 # Compressed after shuffling, colours bleed over the cuts: that misleads whoever sees pixels, while
@@ -106,7 +106,7 @@ def large_board(puzzle: Puzzle, pairs: Pairs) -> tuple[float, bool] | None:
     pixels = best_buddies(*pairs["pixels"])
     if pixels >= TOUCHING:
         return SEAMS, False
-    return SEAMS if pixels - best_buddies(*pairs["edges"]) >= AHEAD else WORN, True
+    return ALIKE if pixels - best_buddies(*pairs["edges"]) >= AHEAD else WORN, True
 
 
 def where_borders_touch(
