@@ -3,8 +3,8 @@
 python docs/make_study.py
 
 study.template.md holds the words; every measured number in it is a {name} that is filled in from
-docs/analysis/**/analysis.json and docs/study/rows.jsonl. Rows of plans/study.toml that have not
-been run are named as missing.
+docs/analysis/**/analysis.json, docs/study/rows.jsonl and memory.json, and runs/study-shared.json.
+Rows of plans/study.toml that have not been run are named as missing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def signed(value: Interval) -> str:
 def by_name(lines: Lines) -> dict[str, Lines]:
     found: dict[str, Lines] = {}
     for line in lines:
-        if line["status"] == "done":
+        # Rows that trained side by side had not equal time: they are in runs/study-shared.json.
+        if line["status"] == "done" and "share" not in line["settings"]:
             found.setdefault(line["name"], []).append(line)
     return found
 
@@ -303,23 +304,27 @@ def shared_numbers(plan: Plan, found: dict[str, Lines], record: dict[str, Any]) 
     for run in sorted(record["rows"], key=lambda run: run["seed"]):
         same = "base" if run["name"] == "test-time" else run["name"]  # decoded in more ways
         runs.setdefault(same, []).append(run)
-    lines = ["| row | alone: photos / art | six at a time: photos, each run | art, each run "
-             "| steps, each run |", "|---|---|---|---|---|"]  # fmt: skip
+    lines = ["| row | alone, shorter: photos / art | side by side: photos, each run "
+             "| art, each run | steps, each run |", "|---|---|---|---|---|"]  # fmt: skip
     for row in (row for row in plan.rows if row.name in runs):
         text = str(row.x or row.name)
         if row.group in LETTER:
             text = f"{LETTER[row.group]} = {row.x or 'no PCA'}"
         elif row.group.startswith("backbones"):
             text += f", d_model {row.group.removeprefix('backbones-')}"
-        alone = [sum(v) / len(v) for kind in KINDS if (v := each(found.get(row.name, []), kind))]
-        cells = [" / ".join(f"{value:.1f}" for value in alone)]
+        short = found.get(row.name, [])
+        alone = [f"{sum(v) / len(v):.1f}" for kind in KINDS if (v := each(short, kind))]
+        cells = [" / ".join(alone) + (f" ({short[0]['seconds']:.0f} s)" if short else "")]
         cells += [" / ".join(f"{run[kind][0]:.1f}" for run in runs[row.name]) for kind in KINDS]
         cells.append(" / ".join(f"{run['steps']:,}" for run in runs[row.name]))
         lines.append(f"| {text} | {' | '.join(cells)} |")
-    pace, steps = record["base_steps_per_second"], [run["steps"] for run in record["rows"]]
-    numbers = {"shared table": "\n".join(lines), "shared seconds": f"{record['seconds']:g}",
+    pace, steps = record["base_steps_per_second"], [run["steps"] for run in runs["base"]]
+    widest = [f"{196 * (0.25 / record['puzzles'][kind]) ** 0.5:.1f}" for kind in KINDS]
+    numbers = {"shared table": "\n".join(lines), "shared runs": str(len(record["rows"])),
+               "shared seconds": f"{record['seconds']:g}", "shared count": str(record["at_once"]),
                "shared alone": f"{pace['alone']:.0f}", "shared sum": f"{sum(pace['together']):.0f}",
-               "shared least": f"{min(steps):,}", "shared most": f"{max(steps):,}"}  # fmt: skip
+               "shared least": f"{min(steps):,}", "shared most": f"{max(steps):,}",
+               "shared photos": widest[0], "shared art": widest[1]}  # fmt: skip
     for name, mine in runs.items():
         values = sorted(run[KINDS[0]][0] for run in mine)
         text = f"{values[0]:.1f}" if len(values) == 1 else f"{values[0]:.1f} to {values[-1]:.1f}"

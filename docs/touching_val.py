@@ -2,10 +2,10 @@
 
 python docs/touching_val.py DATA
 
-DATA/large holds photos of 756 x 560 pixels or more, cut into touching pieces of 28 px; the images of
-DATA/photos-val.tar and art-val.tar are cut 10x10 with 2 and 5 of 50 px worn. Boards with fewer best
-buddies than evidence.TOUCHING, but more by pixels than by learned sides, are solved with the weights
-of pixels in worn boards, in boards where both count alike, and in touching ones.
+DATA/large holds photos of 756 x 560 pixels or more, cut into touching pieces of 28 px; the images
+of DATA/photos-val.tar and art-val.tar are cut 10x10 with 2 and 5 of 50 px worn. Boards with fewer
+best buddies than evidence.TOUCHING, but more by pixels than by learned sides, are solved with three
+weights of the pixels: that of worn boards, one that counts both alike, that of touching boards.
 """
 
 from __future__ import annotations

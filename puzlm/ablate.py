@@ -1,8 +1,8 @@
 """Ablations: rows of a plan (plan.py), each trained for the same time, each a line of rows.jsonl.
 
 Rows that are done are skipped, so a plan can be run in parts; a row that fails is written down as
-failed and the others go on. Processes that share a plan keep images in albums/ and tokens in
-libraries/ of the output folder: delete these after changing how pieces are read.
+failed and the others go on. Processes that share a plan keep locks/, albums/ of images and
+libraries/ of tokens in the output folder: delete libraries/ after changing how pieces are read.
 
     python -m puzlm.ablate plans/study.toml -o runs/study --data DATA
 """
@@ -14,7 +14,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -74,9 +74,10 @@ def run_plan(
     """Run the rows of a plan that are not done yet; returns the lines of all done ones.
 
     `stop_after` seconds after the start no further row is begun that might not end in time.
-    With `share` other processes may run the same plan in the same folder: each takes the next row
-    that no other has, and at most `share` rows are on the device at a time. With 1 they take turns,
-    and one trains while the others build models and examine.
+    With `share` other processes may run the same plan in the same folder, all with the same number:
+    each takes the next row that no other has, and at most `share` of them make tokens or train at a
+    time. With 1 they take turns, and one trains while the others build models and examine; rows
+    that trained side by side are marked in their settings, because they had not equal time.
     """
     began, out = time.monotonic(), Path(out)
     plan = Plan.load(path)
@@ -92,7 +93,7 @@ def run_plan(
               if turn < len(plan.seeds(row))]  # fmt: skip
     if share < 0:
         raise SettingsError(f"--share {share}: must not be below 0")
-    todo = [(row, seed) for row, seed in wanted if not _is_done(done, plan, row, seed)]
+    todo = [run for run in wanted if not _is_done(done, plan, *run, share)]
     report(f"{len(wanted)} runs, {len(wanted) - len(todo)} done already")
     if todo:
         import torch
@@ -100,34 +101,59 @@ def run_plan(
         from puzlm.trial import Gallery
 
         where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-        turns = Turns(out if share else None, share)
+        turns = Turns(out if share else None, max(1, share))
         gallery = Gallery(plan.kinds, data, where, turns)
         out.mkdir(parents=True, exist_ok=True)
         report(f"images read after {time.monotonic() - began:.0f} s; training on {where}")
         libraries: dict[str, Any] = {}
-        around = 0.0  # what the last row took beside its training
-        for row, seed in todo:
+        around = 0.0  # the most that a row took beside its training
+        for row, seed in _free(todo, turns, report):
             clock, own = time.monotonic(), row.seconds or plan.plan.seconds
+            if found_in(file).get((row.name, seed)) != done.get((row.name, seed)):
+                continue  # another process has run it since
             if clock - began + own + around > stop_after:
                 report(f"stopping after {clock - began:.0f} s: the other rows are left for later")
                 break
-            with turns.claiming(f"row {row.name} {seed}") as mine:
-                if not mine or found_in(file).get((row.name, seed)) != done.get((row.name, seed)):
-                    continue  # another process runs it, or has run it since
-                line = _line(plan, row, seed, gallery, libraries, out)
-                line |= {"row_seconds": round(time.monotonic() - clock, 1), "share": share}
-                with file.open("ab", buffering=0) as lines:  # one write: lines do not mix
-                    lines.write((json.dumps(line) + "\n").encode())
-            around = max(0.0, line["row_seconds"] - own)
+            line = _line(plan, row, seed, gallery, libraries, out)
+            line["row_seconds"] = round(time.monotonic() - clock, 1)
+            with file.open("ab", buffering=0) as lines:  # one write: processes do not mix lines
+                lines.write((json.dumps(line) + "\n").encode())
+            around = max(around, line["row_seconds"] - own)
             report(_summary(line))
         done = found_in(file)
     return [done[row.name, seed] for row, seed in wanted if (row.name, seed) in done]
 
 
-def _is_done(done: dict[Any, Line], plan: Plan, row: Row, seed: int) -> bool:
+def _free(runs: Sequence[tuple[Row, int]], turns: Turns,
+          report: Callable[[str], None]) -> Iterator[tuple[Row, int]]:  # fmt: skip
+    """Runs that no other process is at, each held while it is used.
+
+    What others had is asked for again at the end: they may have been killed.
+    """
+    left = list(runs)
+    while left:
+        busy = []
+        for row, seed in left:
+            with turns.claiming(f"row {row.name} {seed}") as mine:
+                if mine:
+                    yield row, seed
+                else:
+                    busy.append((row, seed))
+        if len(busy) == len(left):
+            report(f"{len(busy)} runs are with other processes")
+            return
+        left = busy
+
+
+def _settings(plan: Plan, row: Row, seed: int, share: int) -> Line:
+    """Everything that decides a row's result, also whether others trained beside it."""
+    return plan.settings(row, seed) | ({"share": share} if share > 1 else {})
+
+
+def _is_done(done: dict[Any, Line], plan: Plan, row: Row, seed: int, share: int) -> bool:
     line = done.get((row.name, seed))
     return (line is not None and line["status"] == "done"
-            and line["settings"] == plan.settings(row, seed))  # fmt: skip
+            and line["settings"] == _settings(plan, row, seed, share))  # fmt: skip
 
 
 def _line(plan: Plan, row: Row, seed: int, gallery: Any, libraries: dict[str, Any],
@@ -141,7 +167,7 @@ def _line(plan: Plan, row: Row, seed: int, gallery: Any, libraries: dict[str, An
     line: Line = {
         "name": row.name, "group": row.group, "x": row.x, "seed": seed, "status": "done",
         "device": torch.cuda.get_device_name() if cuda else "CPU", "note": row.note,
-        "settings": plan.settings(row, seed),
+        "settings": _settings(plan, row, seed, gallery.turns.places),
     }  # fmt: skip
     try:
         recipe = plan.recipe(row, seed)
@@ -213,8 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--stop-after", type=float, default=float("inf"),
                         help="begin no row that might not end within so many seconds")  # fmt: skip
     parser.add_argument("--share", type=int, default=0,
-                        help="other processes run this plan in the same folder; so many rows "
-                        "may be on the device at a time")  # fmt: skip
+                        help="other processes run this plan in the same folder with the same "
+                        "number; so many may train at a time")  # fmt: skip
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     a = parser.parse_args(arguments)
     try:

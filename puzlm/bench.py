@@ -24,9 +24,8 @@ import numpy as np
 from PIL import Image
 
 from puzlm.errors import PuzlmError
-from puzlm.images import Pixels, read_image
+from puzlm.images import Pixels, cores, read_image
 from puzlm.puzzle import Puzzle
-from puzlm.turns import cores
 
 Report = Callable[[str], None]
 Record = dict[str, Any]

@@ -6,7 +6,6 @@ on exactly as if it had not been, and CPU and GPU see the same puzzles. Knows no
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from puzlm.errors import ImageError, SettingsError
-from puzlm.images import Pixels, iter_blobs, read_image
+from puzlm.images import Pixels, iter_blobs, read_image, write_bytes
 from puzlm.puzzle import Grid, parse_grid
 
 
@@ -96,12 +95,9 @@ class Album:
 
     def save(self, path: Path) -> None:
         """Write the decoded images, for other processes."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}")
-        save_file({"pixels": self.pixels, "offsets": self.offsets, "sizes": self.sizes}, draft)
-        draft.replace(path)
+        write_bytes(path, save(vars(self)))
 
     @classmethod
     def load(cls, path: Path, device: str = "cpu") -> Album:

@@ -6,8 +6,7 @@ Imports torch, transformers, numpy, Pillow and scipy only: it runs where nothing
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,20 +25,6 @@ SLOW_DECODINGS = ("beam", "assign", "views-2", "views-8", "fusion", "pixels")
 DECODINGS = ("valid", "greedy", "head", *SLOW_DECODINGS)
 
 
-@contextmanager
-def quick_products() -> Iterator[None]:
-    """Let a GPU round the factors of float32 products to TF32, at six times the rate.
-
-    A patch right between two symbols may get the other one; training and exams see the same.
-    """
-    kept = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = kept
-
-
 class OnDevice(PieceTokenizer):
     """A tokenizer that writes sentences as always and finds its symbols on a device."""
 
@@ -50,8 +35,7 @@ class OnDevice(PieceTokenizer):
     def encode(self, pieces: Any) -> Any:
         """Symbols (n, b, F) of numpy pieces of any size."""
         moved = torch.from_numpy(np.ascontiguousarray(pieces)).to(self.device)
-        with quick_products():
-            return self.there.encode(moved).cpu().numpy()
+        return self.there.encode(moved).cpu().numpy()
 
 
 def examine(objective: Objective, tokenizer: OnDevice, puzzles: list[Puzzle],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import os
 import tarfile
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,6 +129,23 @@ def _umask() -> int:
     value = os.umask(0)
     os.umask(value)
     return value
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def fingerprint(sources: Sequence[str | Path]) -> str:
+    """Name what lies in folders and files, by names, sizes and times: another if any changes."""
+    found: list[Any] = []
+    for path in map(Path, sources):
+        if not path.exists():
+            raise ImageError(f"{path}: no such file or folder")
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            facts = file.stat()
+            found.append([str(file.resolve()), facts.st_size, facts.st_mtime_ns])
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
 
 
 def iter_blobs(sources: Sequence[str | Path]) -> Iterator[tuple[str, bytes]]:

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.errors import ModelError, PuzlmError, SettingsError, nearest
-from puzlm.images import write_bytes
+from puzlm.images import cores, write_bytes
 from puzlm.tokenizer import read_json, read_safetensors
-from puzlm.turns import cores
 
 Shapes = dict[str, tuple[Any, ...]]  # an axis is a number, or the name of a free one
 

@@ -8,7 +8,6 @@ Imports torch, transformers, numpy, Pillow and scipy only: it runs where nothing
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import time
@@ -25,8 +24,8 @@ from torch import Tensor
 from puzlm.backbones import Seq2Seq
 from puzlm.corpus import Album, CutSettings, Draw, cut_batch, draw_batch
 from puzlm.errors import SettingsError
-from puzlm.exam import OnDevice, examine, quick_products
-from puzlm.images import Pixels, iter_images, write_bytes
+from puzlm.exam import OnDevice, examine
+from puzlm.images import Pixels, cores, fingerprint, iter_images, write_bytes
 from puzlm.puzzle import Puzzle, parse_grid
 from puzlm.settings import Recipe
 from puzlm.starts import build_model
@@ -41,10 +40,10 @@ from puzlm.timed import (
 )
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.train import Objective
-from puzlm.turns import Turns, cores
+from puzlm.turns import Turns
 
 CHUNK = 1024  # puzzles cut at once on a GPU
-KEPT_BYTES = 8 * 2**30  # of cut puzzles: a card holds those of several processes
+KEPT_BYTES = 60 * 2**30  # of cut puzzles, on the card of all processes together
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,12 @@ class Gallery:
                  turns: Turns | None = None) -> None:  # fmt: skip
         self.kinds, self.device, root = tuple(kinds), device, Path(data)
         self.turns = turns or Turns()
-        self.albums = [_album(kind, root, device, self.turns) for kind in kinds]
+        sources = [[root / name for name in kind.train] for kind in kinds]
+        self.prints = [fingerprint(paths) for paths in sources]
+        self.albums = [
+            _album(paths, name, kind.limit or None, device, self.turns)
+            for kind, paths, name in zip(kinds, sources, self.prints, strict=True)
+        ]
         self.images: list[list[Pixels]] = [
             list(iter_images([root / v for v in k.val], k.puzzles)) for k in kinds
         ]
@@ -81,8 +85,7 @@ class Gallery:
 
     def contents(self) -> list[Any]:
         """What is in here: what a library was made of."""
-        return [[asdict(kind), len(album), album.pixels.numel()]
-                for kind, album in zip(self.kinds, self.albums, strict=True)]  # fmt: skip
+        return [[asdict(kind), name] for kind, name in zip(self.kinds, self.prints, strict=True)]
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
@@ -121,25 +124,24 @@ class Gallery:
         share = max(1, puzzles // len(self.kinds))
         made = (self.pieces(k, chunk, cut, side, (0, part, k, 2)).byte()
                 for k in range(len(self.kinds)) for part in range(0, share, chunk))  # fmt: skip
-        if puzzles * math.prod(parse_grid(cut.grid)) * side * side * 3 > KEPT_BYTES:
+        # Two processes take turns on one place, so that one more than the places is there.
+        room = KEPT_BYTES // (self.turns.places + 1)
+        if puzzles * math.prod(parse_grid(cut.grid)) * side * side * 3 > room:
             return made
         if (puzzles, cut, side) not in self._stock:
             self._stock[puzzles, cut, side] = list(made)
         return self._stock[puzzles, cut, side]
 
 
-def _album(kind: Kind, root: Path, device: str, turns: Turns) -> Album:
-    """A kind's training images; of processes that share a folder the first decodes them."""
-    sources, workers = [root / name for name in kind.train], cores()
+def _album(sources: Sequence[Path], name: str, limit: int | None, device: str,
+           turns: Turns) -> Album:  # fmt: skip
+    """Training images; of processes that share a folder the first decodes them."""
     if turns.folder is None:
-        return Album.read(sources, device, kind.limit or None, workers)
-    files = [(str(s.resolve()), s.stat().st_size, s.stat().st_mtime_ns) for s in sources
-             if s.exists()]  # fmt: skip
-    name = hashlib.sha256(json.dumps([files, kind.limit]).encode()).hexdigest()[:16]
-    path = turns.folder / "albums" / f"{name}.safetensors"
-    with turns.waiting(f"album {name}"):
+        return Album.read(sources, device, limit, cores())
+    path = turns.folder / "albums" / f"{name}-{limit or 'all'}.safetensors"
+    with turns.waiting(f"album {path.name}"):
         if not path.is_file():
-            Album.read(sources, "cpu", kind.limit or None, workers).save(path)
+            Album.read(sources, "cpu", limit, cores()).save(path)
     return Album.load(path, device)
 
 
@@ -191,8 +193,7 @@ def make_library(tokenizer: PieceTokenizer, gallery: Gallery, recipe: Recipe, pu
         for pieces in stock:
             wait(device)
             clock = time.monotonic()
-            with quick_products():
-                symbols = there.encode_canonical(pieces.flatten(0, 1))
+            symbols = there.encode_canonical(pieces.flatten(0, 1))
             parts.append(symbols.view(*pieces.shape[:2], *symbols.shape[1:]).to(torch.int32))
             wait(device)
             spent += time.monotonic() - clock

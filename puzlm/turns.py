@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,25 +14,15 @@ from puzlm.errors import SettingsError
 PAUSE = 0.05  # seconds between two tries for a place on the device
 
 
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class Turns:
     """Who may do what, among processes that share `folder`; without a folder, one process all.
 
-    A lock is a file that its holder keeps locked, so that of a killed process nothing stays behind.
+    A lock is a small file in locks/ that its holder keeps locked: when a process is killed, what it
+    held is free again. All processes of a folder must ask for the same number of `places`.
     """
 
     def __init__(self, folder: Path | None = None, places: int = 1) -> None:
         self.folder, self.places = folder, places
-        if folder is not None:
-            try:
-                import fcntl  # noqa: F401  (POSIX only)
-            except ImportError as error:
-                raise SettingsError("--share needs a system with file locks") from error
-            (folder / "locks").mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def waiting(self, name: str) -> Iterator[None]:
@@ -60,14 +50,24 @@ class Turns:
 
     def _file(self, name: str) -> IO[bytes]:
         assert self.folder is not None
-        return (self.folder / "locks" / name).open("ab")
+        # Hashed, because a row may be called what no file may be.
+        path = self.folder / "locks" / hashlib.sha256(name.encode()).hexdigest()[:16]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("ab")
+        except OSError as error:
+            raise SettingsError(f"{path.parent}: cannot be written ({error.strerror})") from error
 
 
 def _lock(file: IO[bytes], wait: bool) -> bool:
-    import fcntl
-
+    try:
+        import fcntl
+    except ImportError as error:
+        raise SettingsError("--share does not work on Windows, which has no such locks") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise SettingsError(f"{file.name}: no locks on this disk ({error.strerror})") from error
     return True

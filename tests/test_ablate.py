@@ -9,12 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from puzlm.ablate import chosen, main, read_rows, run_plan
-from puzlm.errors import SettingsError
+from puzlm.errors import ImageError, SettingsError
 from puzlm.images import write_image
 from puzlm.plan import Plan, tokenizer_settings
 from puzlm.tokenizer import PieceTokenizer
+from puzlm.trial import Gallery, Kind
+from puzlm.turns import Turns
 
 ROOT = Path(__file__).parents[1]
 PLAN = """
@@ -255,6 +258,39 @@ def test_runs_without_the_packages_of_the_command(data, tmp_path):
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert made.returncode == 0, made.stderr
     assert json.loads((tmp_path / "o" / "rows.jsonl").read_text())["status"] == "done"
+
+
+def test_what_another_process_is_at_is_left_to_it(data, tmp_path):
+    """And what others had and did not finish is run when it is free."""
+    path, said = plan_file(tmp_path, ("a", ""), ("b", ""), ("c", "")), []
+    with Turns(tmp_path / "o").claiming("row b 0"):
+        lines = run_plan(path, tmp_path / "o", data=data, device="cpu", share=1,
+                         report=said.append)  # fmt: skip
+    assert [line["name"] for line in lines] == ["a", "c"]
+    assert said[-1] == "1 runs are with other processes"
+    lines = run(path, tmp_path / "o", data, share=1)
+    assert [line["name"] for line in lines] == ["a", "b", "c"]
+    assert len((tmp_path / "o" / "rows.jsonl").read_text().splitlines()) == 3
+    # Rows that trained side by side had not equal time: alone they are run again.
+    lines = run(path, tmp_path / "o", data, share=2)
+    assert {line["settings"]["share"] for line in lines} == {2}
+    assert len((tmp_path / "o" / "rows.jsonl").read_text().splitlines()) == 6
+
+
+def test_other_images_make_another_album(crops, tmp_path):
+    for name in ("a", "b"):
+        write_image(tmp_path / "in" / "deep" / f"{name}.png", crops[0])
+    turns, kinds = Turns(tmp_path / "o"), [Kind("plain", ("in",), ("in",))]
+    first = Gallery(kinds, tmp_path, "cpu", turns)
+    again = Gallery(kinds, tmp_path, "cpu", turns)
+    assert torch.equal(first.albums[0].pixels, again.albums[0].pixels)
+    assert first.contents() == again.contents()
+    write_image(tmp_path / "in" / "deep" / "b.png", crops[1])
+    other = Gallery(kinds, tmp_path, "cpu", turns)
+    assert not torch.equal(other.albums[0].pixels, first.albums[0].pixels)
+    assert other.contents() != first.contents()
+    with pytest.raises(ImageError, match="typo.tar: no such file"):
+        Gallery([Kind("plain", ("in", "typo.tar"), ("in",))], tmp_path, "cpu", turns)
 
 
 @pytest.mark.parametrize("places", [1, 2])

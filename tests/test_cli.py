@@ -135,10 +135,12 @@ CASES = {
     "bad solver": (
         ["solve", "{d}/whole.png", "--grid", "3", "--solver", "atuo"], "did you mean 'auto'"),
     "no recipe": (["train", "{d}/none.toml"], "no such recipe"),
-    "no such part": (
-        ["ablate", "plans/smoke.toml", "--part", "3/2", "-o", "{d}/out"], "--part 3/2: write K/N"),
-    "half a part": (
-        ["ablate", "plans/smoke.toml", "--part", "half", "-o", "{d}/out"], "--part half: write"),
+    "less than nothing": (
+        ["ablate", "plans/smoke.toml", "--share", "-1", "-o", "{d}/out"], "must not be below 0"),
+    "half a place": (
+        ["ablate", "plans/smoke.toml", "--share", "half", "-o", "{d}/out"], "value for '--share'"),
+    "shared, no data": (
+        ["ablate", "plans/smoke.toml", "--share", "1", "-o", "{d}/out"], "no such file or folder"),
     "no images": (["evaluate", "--images", "{d}/none"], "no such file"),
     "no protocol": (["evaluate", "--protocol", "imagenet", "--data", "{d}"], "imagenet"),
 }  # fmt: skip

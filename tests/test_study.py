@@ -46,7 +46,7 @@ def line(name, seed, value, status="done", **more):
         "results": {"photos-3x3": ways, "art-3x3": ways}, "steps": 7, "puzzles_seen": 70,
         "tokenise_ms": 0.5, "parameters": 5_000_000, "tokens_per_puzzle": 116,
         "tokenizer_parameters": 100, "fit_seconds": 1.0, "group": "levers", "x": None,
-        "curve": [[250, 2.1, 0.2, 3.9], [500, 1.9, 0.4, 3.1]], **more,
+        "curve": [[250, 2.1, 0.2, 3.9], [500, 1.9, 0.4, 3.1]], "seconds": 9.0, **more,
     }  # fmt: skip
 
 
@@ -109,6 +109,12 @@ def test_a_gain_inside_the_spread_of_seeds_is_no_effect(study):
     assert "no clear effect: without lexicographic order (-15.0" in made["long verdict"]
 
 
+def test_rows_that_trained_side_by_side_are_not_counted(study):
+    shared = line("base", 1, 90)
+    shared["settings"] = {**shared["settings"], "share": 6}
+    assert study.by_name([line("base", 0, 50), shared])["base"] == [line("base", 0, 50)]
+
+
 def test_scores_are_of_the_mean_over_seeds(study):
     lines = [line("base", 0, 40), line("base", 1, 60)]
     score = study.scores(lines, "art-3x3", "valid", "absolute")
@@ -148,17 +154,16 @@ def test_rows_that_shared_a_card_stand_beside_those_alone(study):
             ("backbones-128-t5", 0, 2000)]  # fmt: skip
     pace = {"alone": 100.0, "together": [30.0, 40.0]}
     found = [{"name": name, "seed": seed, "steps": n, **marks} for name, seed, n in rows]
-    record = {"seconds": 110, "base_steps_per_second": pace, "rows": found}
+    record = {"seconds": 110, "at_once": 2, "base_steps_per_second": pace, "rows": found,
+              "puzzles": {"photos-3x3": 100, "art-3x3": 400}}  # fmt: skip
     made = study.shared_numbers(plan, {"base": [line("base", 0, 50)]}, record)
     table = made["shared table"].splitlines()[2:]
-    assert table[0] == "| base | 50.0 / 50.0 | 70.0 / 70.0 | 30.0 / 30.0 | 3,000 / 4,000 |"
+    assert table[0] == "| base | 50.0 / 50.0 (9 s) | 70.0 / 70.0 | 30.0 / 30.0 | 3,000 / 4,000 |"
     assert "| d = no PCA |  | 70.0 | 30.0 | 5,000 |" in table
     assert "| t5, d_model 128 |  | 70.0 | 30.0 | 2,000 |" in table and len(table) == 3
-    assert (made["shared sum"], made["shared least"], made["shared most"]) == (
-        "70",
-        "2,000",
-        "5,000",
-    )
+    spread = [made[f"shared {what}"] for what in ("sum", "least", "most")]
+    assert spread == ["70", "3,000", "4,000"]  # of the base alone: other rows cost other time
+    assert (made["shared photos"], made["shared art"]) == ("9.8", "4.9")
 
 
 def test_committed_rows_are_whole():

@@ -7,14 +7,21 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import pytest
+
+from puzlm.errors import SettingsError
 from puzlm.turns import Turns
 
-HOLD = """
+pytest.importorskip("fcntl")  # Windows has none
+
+ASK = """
 import sys, time
 from pathlib import Path
 from puzlm.turns import Turns
-with getattr(Turns(Path(sys.argv[1]), 2), sys.argv[2])(*sys.argv[3:]):
-    print("held", flush=True)
+turns = Turns(Path(sys.argv[1]), 2)
+print("asks", flush=True)
+with getattr(turns, sys.argv[2])(*sys.argv[3:]):
+    print("holds", flush=True)
     time.sleep(60)
 """
 
@@ -22,29 +29,32 @@ with getattr(Turns(Path(sys.argv[1]), 2), sys.argv[2])(*sys.argv[3:]):
 @contextmanager
 def another(folder, *what):
     """Another process that asks for a lock, and would keep it."""
-    command = [sys.executable, "-c", HOLD, str(folder), *what]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-        process.kill()
+    command = [sys.executable, "-c", ASK, str(folder), *what]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+        try:
+            assert process.stdout.readline() == "asks\n"
+            yield process
+        finally:
+            process.kill()
 
 
 def holds(process):
     """Wait until the other process has its lock."""
-    return process.stdout.readline() == "held\n"
+    return process.stdout.readline() == "holds\n"
 
 
 def waits(process):
-    """Whether it has no lock after two seconds; importing and asking take a tenth of that."""
-    return not select.select([process.stdout], [], [], 2)[0]
+    """Whether it has no lock a second after it asked."""
+    return not select.select([process.stdout], [], [], 1)[0]
 
 
 def test_a_row_is_claimed_once_and_free_again_when_its_process_dies(tmp_path):
     turns = Turns(tmp_path)
-    with another(tmp_path, "claiming", "row a") as other:
+    with another(tmp_path, "claiming", "row a/b") as other:
         assert holds(other)
-        with turns.claiming("row a") as mine, turns.claiming("row b") as free:
+        with turns.claiming("row a/b") as mine, turns.claiming("row c") as free:
             assert not mine and free
-    with turns.claiming("row a") as mine:
+    with turns.claiming("row a/b") as mine:
         assert mine
 
 
@@ -75,3 +85,12 @@ def test_one_process_needs_no_locks(tmp_path, monkeypatch):
     with turns.waiting("a"), turns.on_device(), turns.claiming("b") as mine:
         assert mine
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_that_is_a_file_is_told(tmp_path):
+    (tmp_path / "out").write_text("")
+    with (
+        pytest.raises(SettingsError, match="cannot be written"),
+        Turns(tmp_path / "out").waiting("a"),
+    ):
+        pass
