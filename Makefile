@@ -13,7 +13,7 @@ demo: .venv/ready  ## cut a photo into 3x3 pieces, shuffle them, solve the puzzl
 	$(BIN)/puzlm solve demo/puzzle -o demo/solved.png
 
 test: .venv/ready lint  ## what CI runs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/web
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --ignore=tests/web
 
 test-web: .venv/ready  ## the page in a real browser (needs Chromium: apt-get install chromium)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/web
