@@ -24,7 +24,7 @@ from puzlm import classic, fusion
 from puzlm.board import best_buddies
 from puzlm.evaluate import current_commit
 from puzlm.evidence import AHEAD, ALIKE, SEAMS, TOUCHING, WORN
-from puzlm.images import iter_images
+from puzlm.images import iter_images, write_bytes
 from puzlm.metrics import absolute, neighbour
 from puzlm.puzzle import Puzzle
 from puzlm.solver import Solver
@@ -85,7 +85,8 @@ def main(data: str) -> None:
         }  # fmt: skip
     record = {"commit": current_commit(), "ahead": AHEAD, "weights": WEIGHTS,
               "marks": "absolute, neighbours", "summary": asked, "boards": found}  # fmt: skip
-    (DOCS / "runs" / "touching-val.json").write_text(json.dumps(record, indent=1) + "\n")
+    path = DOCS / "runs" / "touching-val.json"
+    write_bytes(path, (json.dumps(record, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":
