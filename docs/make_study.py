@@ -63,6 +63,15 @@ def by_name(lines: Lines) -> dict[str, Lines]:
     return found
 
 
+def label(row: Row) -> str:
+    """What a row is called in a table."""
+    if row.group in LETTER:
+        return f"{LETTER[row.group]} = {row.x or 'no PCA'}"
+    if row.group in ("backbones-256", "backbones-128"):
+        return f"{row.x}, d_model {row.group.removeprefix('backbones-')}"
+    return str(row.x or row.name)
+
+
 def row_table(rows: list[tuple[str, Lines]], between: Between) -> str:
     """Rows with their gain over the first; `between`: what lies between seeds, of each kind."""
     lines = ["| row | photos 3x3: absolute | each seed | perfect | gain | art 3x3, gap 50 %: "
@@ -219,19 +228,16 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
         state += f" Missing: {', '.join(names)}."
 
     def named(group: str) -> list[tuple[str, Lines]]:
-        return [(str(r.x or r.name), found.get(r.name, [])) for r in groups.get(group, [])]
+        return [(label(row), found.get(row.name, [])) for row in groups.get(group, [])]
 
     panels = {group: {BASE_AT[group]: base} | {r.x: found.get(r.name, []) for r in groups[group]}
               for group in SWEEPS}  # fmt: skip
     backbones = {name: [found.get(f"backbones-{d}-{name}", []) for d in (128, 256, "long")]
                  for name in BACKBONES}  # fmt: skip
-    large = [(f"{n}, d_model 256", found.get(f"backbones-256-{n}", [])) for n in backbones]
-    small = [(f"{n}, d_model 128", found.get(f"backbones-128-{n}", []))
-             for n in backbones if n not in ("encoder", "decoder")]  # fmt: skip
+    large, small = named("backbones-256"), named("backbones-128")
     first, bart = [("base", base)], found.get("backbones-256-bart", [])
-    longer = [(n, found.get(f"backbones-long-{n}", [])) for n in backbones]
-    sweep_rows = [(f"{LETTER[g]} = {x or 'no PCA'}", rows) for g, panel in panels.items()
-                  for x, rows in panel.items() if x != BASE_AT[g]]  # fmt: skip
+    longer = named("backbones-long")
+    sweep_rows = [row for group in SWEEPS for row in named(group)]
     numbers = {
         "state": state, "sweep table": row_table(first + sweep_rows, between),
         "backbone table": row_table(large + small, between),
@@ -307,17 +313,12 @@ def shared_numbers(plan: Plan, found: dict[str, Lines], record: dict[str, Any]) 
     lines = ["| row | alone, shorter: photos / art | side by side: photos, each run "
              "| art, each run | steps, each run |", "|---|---|---|---|---|"]  # fmt: skip
     for row in (row for row in plan.rows if row.name in runs):
-        text = str(row.x or row.name)
-        if row.group in LETTER:
-            text = f"{LETTER[row.group]} = {row.x or 'no PCA'}"
-        elif row.group.startswith("backbones"):
-            text += f", d_model {row.group.removeprefix('backbones-')}"
         short = found.get(row.name, [])
         alone = [f"{sum(v) / len(v):.1f}" for kind in KINDS if (v := each(short, kind))]
         cells = [" / ".join(alone) + (f" ({short[0]['seconds']:.0f} s)" if short else "")]
         cells += [" / ".join(f"{run[kind][0]:.1f}" for run in runs[row.name]) for kind in KINDS]
         cells.append(" / ".join(f"{run['steps']:,}" for run in runs[row.name]))
-        lines.append(f"| {text} | {' | '.join(cells)} |")
+        lines.append(f"| {label(row)} | {' | '.join(cells)} |")
     pace, steps = record["base_steps_per_second"], [run["steps"] for run in runs["base"]]
     widest = [f"{196 * (0.25 / record['puzzles'][kind]) ** 0.5:.1f}" for kind in KINDS]
     numbers = {"shared table": "\n".join(lines), "shared runs": str(len(record["rows"])),

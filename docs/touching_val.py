@@ -18,20 +18,20 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from fit_calibration import write
 from PIL import Image
 
 from puzlm import classic, fusion
 from puzlm.board import best_buddies
 from puzlm.evaluate import current_commit
 from puzlm.evidence import AHEAD, ALIKE, SEAMS, TOUCHING, WORN
-from puzlm.images import iter_images, write_bytes
+from puzlm.images import iter_images
 from puzlm.metrics import absolute, neighbour
 from puzlm.puzzle import Puzzle
 from puzlm.solver import Solver
 
 SIDE, MOST = 28, (20, 27)  # pixels of a piece, rows and columns at most
 WEIGHTS = {"worn": WORN, "alike": ALIKE, "touching": SEAMS}
-DOCS = Path(__file__).parent
 
 
 def boards(data: Path) -> Iterator[tuple[str, Puzzle]]:
@@ -85,8 +85,7 @@ def main(data: str) -> None:
         }  # fmt: skip
     record = {"commit": current_commit(), "ahead": AHEAD, "weights": WEIGHTS,
               "marks": "absolute, neighbours", "summary": asked, "boards": found}  # fmt: skip
-    path = DOCS / "runs" / "touching-val.json"
-    write_bytes(path, (json.dumps(record, indent=1) + "\n").encode())
+    write(str(Path(__file__).parent / "runs" / "touching-val.json"), record)
 
 
 if __name__ == "__main__":

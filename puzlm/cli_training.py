@@ -154,8 +154,8 @@ def ablate(
     share: Annotated[
         int,
         typer.Option(
-            help="Other processes run this plan in the same folder; so many rows may be "
-            "on the device at a time."
+            help="Other processes run this plan in the same folder with the same number; so many "
+            "may train at a time."
         ),
     ] = 0,
     as_json: Json = False,

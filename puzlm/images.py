@@ -136,13 +136,18 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _pictures(folder: Path) -> list[Path]:
+    """Every picture of a folder and of the folders in it, in order."""
+    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+
+
 def fingerprint(sources: Sequence[str | Path]) -> str:
     """Name what lies in folders and files, by names, sizes and times: another if any changes."""
     found: list[Any] = []
     for path in map(Path, sources):
         if not path.exists():
             raise ImageError(f"{path}: no such file or folder")
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        for file in _pictures(path) if path.is_dir() else [path]:
             facts = file.stat()
             found.append([str(file.resolve()), facts.st_size, facts.st_mtime_ns])
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
@@ -153,7 +158,7 @@ def iter_blobs(sources: Sequence[str | Path]) -> Iterator[tuple[str, bytes]]:
     for source in sources:
         path = Path(source)
         if path.is_dir():
-            for file in sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES):
+            for file in _pictures(path):
                 yield str(file), file.read_bytes()
         elif not path.exists():
             raise ImageError(f"{path}: no such file or folder")
