@@ -116,7 +116,7 @@ def reliability_panels(
             axis.errorbar(x, y, errors, ms=3.5, lw=1.1, elinewidth=0.6, **look(name, names),
                           label=f"{name}, ECE {found['ece']:.3f}")  # fmt: skip
         axis.set(title=protocol, xlim=(-2, 102), ylim=(-2, 102))
-        axis.legend(loc="lower right", fontsize=6.5)
+        axis.legend(loc="upper left", fontsize=6.5)
     figure.supxlabel("stated confidence (%)", fontsize=9)
     figure.supylabel("right (% of pieces)", fontsize=9)
     if title:
