@@ -140,7 +140,7 @@ def _free(runs: Sequence[tuple[Row, int]], turns: Turns,
                 else:
                     busy.append((row, seed))
         if len(busy) == len(left):
-            report(f"{len(busy)} runs are with other processes")
+            report(f"runs left to other processes: {len(busy)}")
             return
         left = busy
 

@@ -267,7 +267,7 @@ def test_what_another_process_is_at_is_left_to_it(data, tmp_path):
         lines = run_plan(path, tmp_path / "o", data=data, device="cpu", share=1,
                          report=said.append)  # fmt: skip
     assert [line["name"] for line in lines] == ["a", "c"]
-    assert said[-1] == "1 runs are with other processes"
+    assert said[-1] == "runs left to other processes: 1"
     lines = run(path, tmp_path / "o", data, share=1)
     assert [line["name"] for line in lines] == ["a", "b", "c"]
     assert len((tmp_path / "o" / "rows.jsonl").read_text().splitlines()) == 3
