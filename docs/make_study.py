@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,15 @@ from puzlm.plan import Plan, Row  # noqa: E402
 DOCS = ROOT / "docs"
 ROWS = DOCS / "study" / "rows.jsonl"
 KINDS = ("photos-3x3", "art-3x3")
-CURVES = ("base", "no-heads", "random-start", "strips", "two-symbols")
+CURVES = ("long-base", "long-no-heads-slow", "long-random-start", "long-strips",
+          "long-two-symbols")  # fmt: skip
 SWEEPS = {"granularity": "granularity B (patches a side)",
           "dimension": "dimensions kept by the PCA (d)",
           "vocabulary": "vocabulary size (k)"}  # fmt: skip
 BASE_AT = {"granularity": 4, "dimension": 1024, "vocabulary": 4096}
 LETTER = {"granularity": "B", "dimension": "d", "vocabulary": "k"}
+TABLES = {"sweep": tuple(SWEEPS), "switch": ("switches",), "tokenizer": ("tokenizers",),
+          "lever": ("levers",), "backbone": ("backbones-256", "backbones-128")}  # fmt: skip
 WAYS = {
     "one pass over free cells": "valid", "one pass, any cell (the paper's)": "greedy",
     "the head on the encoder": "head", "beam of 16": "beam",
@@ -44,6 +48,7 @@ WAYS = {
     "pixels alone": "pixels",
 }  # fmt: skip
 Lines = list[dict[str, Any]]
+Rows = list[tuple[str, Lines]]  # what a row is called, and its runs
 Between = dict[str, float]  # kind: standard deviation between seeds in points
 
 
@@ -65,14 +70,21 @@ def by_name(lines: Lines) -> dict[str, Lines]:
 
 def label(row: Row) -> str:
     """What a row is called in a table."""
-    if row.group in LETTER:
-        return f"{LETTER[row.group]} = {row.x or 'no PCA'}"
-    if row.group in ("backbones-256", "backbones-128"):
-        return f"{row.x}, d_model {row.group.removeprefix('backbones-')}"
+    if (sweep := row.group.removeprefix("long-")) in LETTER:
+        return f"{LETTER[sweep]} = {row.x or 'no PCA'}"
+    if row.group.startswith("backbones-"):
+        return f"{row.x}, d_model {128 if '128' in row.group else 256}"
     return str(row.x or row.name)
 
 
-def row_table(rows: list[tuple[str, Lines]], between: Between) -> str:
+def longer(name: str) -> str:
+    """What a row, or a group of rows, is called where it has two minutes."""
+    if name.startswith("backbones-256"):
+        return name.replace("256", "long")
+    return name.replace("128", "128-long") if name.startswith("backbones") else f"long-{name}"
+
+
+def row_table(rows: Rows, between: Between) -> str:
     """Rows with their gain over the first; `between`: what lies between seeds, of each kind."""
     lines = ["| row | photos 3x3: absolute | each seed | perfect | gain | art 3x3, gap 50 %: "
              "absolute | each seed | perfect | gain | head: photos / art | tokens a puzzle "
@@ -158,7 +170,7 @@ def clear(found: Lines, base: Lines, kind: str, between: float) -> int:
     return (more.low > 0) - (more.high < 0)
 
 
-def verdict(base: Lines, rows: list[tuple[str, Lines]], between: Between) -> str:
+def verdict(base: Lines, rows: Rows, between: Between) -> str:
     """Say which rows lie above or below the base by more than puzzles and seeds explain."""
     if not base or not any(found for _, found in rows):
         return "No row of this group has been run yet."
@@ -203,12 +215,8 @@ def best(group: str, rows: dict[Any, Lines], between: Between) -> str:
     return "; ".join(said) + "."
 
 
-def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]:
-    """Texts for the template, and what the figures need."""
-    found, groups = by_name(lines), {}
-    for row in plan.rows:
-        groups.setdefault(row.group, []).append(row)
-    base = found.get("base", [])
+def state_of(plan: Plan, lines: Lines) -> str:
+    """Which runs of the plan are there, failed or missing."""
     wanted = [(row.name, seed) for row in plan.rows for seed in plan.seeds(row)]
     done = {(x["name"], x["seed"]) for x in lines if x["status"] == "done"}
     failed = [x for x in lines if x["status"] != "done"]
@@ -216,8 +224,6 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
     seconds = {x["settings"]["seconds"] for x in lines if x["status"] == "done"}
     times = [f"{time:g} s" for time in sorted(seconds)]
     devices = sorted({x["device"] for x in lines if x["status"] == "done"})
-    between, later = ({kind: drawn.deviation(drawn.of_time(found.values(), long), kind)
-                       for kind in KINDS} for long in (False, True))  # fmt: skip
     there = f"{len(set(wanted) & done)} of the {len(wanted)}" if missing else f"All {len(wanted)}"
     state = f"{there} runs of `plans/study.toml` are there"
     state += f", trained for {' or '.join(times)} each on {', '.join(devices)}." if done else "."
@@ -226,35 +232,48 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
     if missing:
         names = list(dict.fromkeys(name for name, _ in missing))
         state += f" Missing: {', '.join(names)}."
+    return state
 
-    def named(group: str) -> list[tuple[str, Lines]]:
-        return [(label(row), found.get(row.name, [])) for row in groups.get(group, [])]
 
-    panels = {group: {BASE_AT[group]: base} | {r.x: found.get(r.name, []) for r in groups[group]}
-              for group in SWEEPS}  # fmt: skip
-    backbones = {name: [found.get(f"backbones-{d}-{name}", []) for d in (128, 256, "long")]
-                 for name in BACKBONES}  # fmt: skip
-    large, small = named("backbones-256"), named("backbones-128")
-    first, bart = [("base", base)], found.get("backbones-256-bart", [])
-    longer = named("backbones-long")
-    sweep_rows = [row for group in SWEEPS for row in named(group)]
-    numbers = {
-        "state": state, "sweep table": row_table(first + sweep_rows, between),
-        "backbone table": row_table(large + small, between),
-        "backbone verdict": verdict(bart, large[1:], between).replace("(base", "(BART"),
-        "long backbone table": row_table(longer, later),
-        "long backbone verdict": verdict(longer[0][1], longer[1:], later).replace(
-            "(base", "(BART"),
-        "long table": row_table(named("long"), later),
-        "long verdict": verdict(found.get("long-base", []), named("long")[1:], later),
-        "tokenizer facts": tokenizer_facts(found, groups["tokenizers"]),
-        "decoding table": decoding_table(found.get("test-time", [])),
-    }  # fmt: skip
-    for group in SWEEPS:
-        numbers[f"best {group}"] = best(group, panels[group], between)
-    for group, text in (("switches", "switch"), ("tokenizers", "tokenizer"), ("levers", "lever")):
-        numbers[f"{text} table"] = row_table(first + named(group), between)
-        numbers[f"{text} verdict"] = verdict(base, named(group), between)
+def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]:
+    """Texts for the template, and what the figures need."""
+    found, groups = by_name(lines), {}
+    for row in plan.rows:
+        groups.setdefault(row.group, []).append(row)
+    between, later = ({kind: drawn.deviation(drawn.of_time(found.values(), long), kind)
+                       for kind in KINDS} for long in (False, True))  # fmt: skip
+
+    def named(*names: str) -> Rows:
+        return [(label(row), found.get(row.name, [])) for name in names for row in groups[name]]
+
+    def panels(base: Lines, called: Callable[[str], str]) -> dict[str, dict[Any, Lines]]:
+        """Runs of each sweep by its setting; the base is one of them."""
+        return {group: {BASE_AT[group]: base} | dict(
+            (row.x, found.get(row.name, [])) for row in groups[called(group)]
+        ) for group in SWEEPS}  # fmt: skip
+
+    # Each table twice: rows of two minutes ("long"), and the shorter ones.
+    numbers: Numbers = {"state": state_of(plan, lines)}
+    figures: dict[str, Any] = {}
+    for prefix, called, spread in (("long ", longer, later), ("", str, between)):
+        base = found.get(called("base"), [])
+        for text, members in TABLES.items():
+            rows = named(*map(called, members))
+            if text == "backbone":
+                first, rows = rows[:1], rows[1:]
+            else:
+                first = [("base", base)]
+            numbers[f"{prefix}{text} table"] = row_table(first + rows, spread)
+            said = verdict(first[0][1], rows, spread)
+            numbers[f"{prefix}{text} verdict"] = (
+                said.replace("(base", "(BART") if text == "backbone" else said)  # fmt: skip
+            figures[f"{prefix}{text}"] = dict(first + rows)
+        figures[f"{prefix}panels"] = panels(base, called)
+        for group, runs in figures[f"{prefix}panels"].items():
+            numbers[f"{prefix}best {group}"] = best(group, runs, spread)
+    numbers |= {"tokenizer facts": tokenizer_facts(found, groups["tokenizers"]),
+                "long tokenizer facts": tokenizer_facts(found, groups["long-tokenizers"]),
+                "decoding table": decoding_table(found.get("test-time", []))}  # fmt: skip
     long = next(r for r in plan.rows if r.name == "long-base")
     numbers |= {"long seconds": f"{long.seconds:g}", "long puzzles": f"{long.puzzles:,}"}
     for kind in KINDS:
@@ -266,13 +285,14 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
         for way, text in (("valid", "decoder"), ("head", "head")):
             values = each(mine, "photos-3x3", way) or [float("nan")]
             numbers[f"mean {text} {name}"] = f"{sum(values) / len(values):.1f}"
-    learning = {f"{name}, seed {x['seed']}" if len(mine) > 1 else name: x
-                for name, mine in longer for x in mine}  # fmt: skip
-    figures = {"panels": panels, "backbones": backbones, "first": first,
-               "switches": named("switches"), "tokenizers": named("tokenizers"),
-               "levers": named("levers"), "decoding": found.get("test-time", []),
-               "curves": {str(found[n][0]["x"] or n): found[n][0] for n in CURVES if n in found},
-               "learning": learning}  # fmt: skip
+    figures |= {
+        "decoding": found.get("test-time", []),
+        "curves": {str(found[n][0]["x"] or n): found[n][0] for n in CURVES if n in found},
+        "learning": {f"{row.x}, seed {x['seed']}" if len(found[row.name]) > 1 else str(row.x): x
+                     for row in groups["backbones-long"] for x in found.get(row.name, [])},
+        "backbones": {name: [found.get(f"backbones-{size}-{name}", [])
+                             for size in ("128", "128-long", "256", "long")] for name in BACKBONES},
+    }  # fmt: skip
     return numbers, figures
 
 
@@ -364,12 +384,13 @@ def draw() -> None:
     for name, found in models.items():
         plots.beyond(found, DOCS / "analysis" / name / "analysis-beyond.png")
     f, folder = ablation_numbers(plan, lines)[1], DOCS / "study"
-    drawn.sweeps(f["panels"], SWEEPS, KINDS, BASE_AT, folder / "sweeps.png")
-    titles = {"switches": "Design choices of the tokenizer", "tokenizers": "Tokenizers",
-              "levers": "Levers of our own recipe"}  # fmt: skip
-    for group, title in titles.items():
-        drawn.bars(dict(f["first"] + f[group]), KINDS, folder / f"{group}.png",
-                   f"{title}, equal training time")  # fmt: skip
+    drawn.sweeps(f["long panels"], f["panels"], SWEEPS, KINDS, BASE_AT, folder / "sweeps.png")
+    titles = {"switch": "Design choices of the tokenizer", "tokenizer": "Tokenizers",
+              "lever": "Levers of our own recipe"}  # fmt: skip
+    for text, title in titles.items():
+        name = "switches" if text == "switch" else f"{text}s"
+        drawn.bars(f[f"long {text}"], KINDS, folder / f"{name}.png",
+                   f"{title}, two minutes each", shorter=f[text])  # fmt: skip
     drawn.sizes(f["backbones"], KINDS, folder / "backbones.png")
     drawn.curves(f["curves"], folder / "curves.png")
     drawn.curves(f["learning"], folder / "learning.png")

@@ -96,26 +96,34 @@ def _shares(lines: Sequence[Line], kind: str, way: str) -> Any:
 
 
 def sweeps(
-    panels: Mapping[str, Mapping[float, Sequence[Line]]], titles: Mapping[str, str],
+    panels: Mapping[str, Mapping[float, Sequence[Line]]],
+    shorter: Mapping[str, Mapping[float, Sequence[Line]]], titles: Mapping[str, str],
     kinds: Sequence[str], base: Mapping[str, float], path: str | Path, way: str = "valid",
 ) -> None:  # fmt: skip
     """Draw accuracy against one setting, a panel each.
 
-    `panels[group][x]` are the lines of the row at x; `base[group]` is the base's x, drawn large.
+    `panels[group][x]` are the lines of the row at x; `base[group]` is the base's x, marked. Rows
+    that had less time, `shorter`, are drawn thin, without their perfect accuracy.
     """
     plt = pyplot()
     figure, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 3.9), sharey=True,
                                 layout="constrained", squeeze=False)  # fmt: skip
     for panel, (group, rows) in zip(axes[0], panels.items(), strict=True):
-        places = {x: number for number, x in enumerate(sorted(rows, key=_place))}
+        before = shorter.get(group, {})
+        places = {x: number for number, x in enumerate(sorted({*rows, *before}, key=_place))}
         for kind in kinds:
+            found = {x: scores(lines, kind, way, "absolute") for x, lines in before.items()}
+            known = {places[x]: s["value"] for x, s in found.items() if s is not None}
+            thin = style(kind) | {"lw": 0.9, "ms": 3, "alpha": 0.55}
+            panel.plot(sorted(known), [known[x] for x in sorted(known)], **thin,
+                       label=f"{kind}, absolute, {_time(before)}")  # fmt: skip
             for measure, fill in (("absolute", None), ("perfect", "white")):
-                points = {x: scores(rows[x], kind, way, measure) for x in places}
+                points = {x: scores(rows.get(x, []), kind, way, measure) for x in places}
                 shown = {x: s for x, s in points.items() if s is not None}
                 _errors(panel, [places[x] for x in shown], list(shown.values()), kind,
-                        f"{kind}, {measure}", fill)  # fmt: skip
+                        f"{kind}, {measure}, {_time(rows)}", fill)  # fmt: skip
             for x, place in places.items():
-                several = each(rows[x], kind, way) if len(rows[x]) > 1 else []
+                several = each(rows[x], kind, way) if len(rows.get(x, [])) > 1 else []
                 panel.plot([place + 0.13] * len(several), several, **DOT)
         panel.axhline(100 / 9, color=GREY, lw=0.8, linestyle=":", label="chance, absolute")
         if base.get(group) in places:
@@ -127,18 +135,19 @@ def sweeps(
     axes[0][0].set(ylabel="accuracy on validation puzzles (%)")
     axes[0][0].set_ylim(0, None)
     axes[0][0].plot([], [], **DOT, label="a seed, absolute")
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=7)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     save_figure(figure, path)
 
 
 def bars(
     rows: Mapping[str, Sequence[Line]], kinds: Sequence[str], path: str | Path, title: str,
     way: str = "valid", ways: Mapping[str, str] | None = None,
+    shorter: Mapping[str, Sequence[Line]] | None = None,
 ) -> None:  # fmt: skip
     """Draw rows as horizontal bars, the first one as the line to compare with.
 
-    `rows` maps labels to lines. With `ways` (label -> way of decoding) one row is shown instead,
-    decoded in each of these ways.
+    `rows` maps labels to lines; a grey mark is the same row with less time, from `shorter`. With
+    `ways` (label -> way of decoding) one row is shown instead, decoded in each of these ways.
     """
     plt = pyplot()
     shown = dict(rows)
@@ -152,6 +161,10 @@ def bars(
         for place, (label, lines) in enumerate(shown.items()):
             asked = way if ways is None else ways[label]
             y = place + (number - (len(kinds) - 1) / 2) * height
+            if (
+                less := scores((shorter or {}).get(label, []), kind, asked, "absolute")
+            ) is not None:
+                axes.plot(less["value"], y, "|", color=GREY, ms=13, mew=2.5, zorder=4)
             for measure, full in (("absolute", False), ("perfect", True)):
                 score = scores(lines, kind, asked, measure)
                 if score is None:
@@ -178,6 +191,8 @@ def bars(
     axes.set_xlim(0, min(100.5, axes.get_xlim()[1]))  # the whole edge of a bar that ends at 100
     if any(len(lines) > 1 for lines in shown.values()):
         axes.plot([], [], **DOT, label="a seed, absolute")
+    if shorter and any(shorter.values()):
+        axes.plot([], [], "|", color=GREY, ms=9, mew=2.5, label=f"{_time(shorter)}, absolute")
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=5)
@@ -203,7 +218,7 @@ def sizes(
         for way, fill, shift in (("valid", look["color"], -0.04), ("head", "white", 0.04)):
             for place, members in enumerate(families.values()):
                 many = [m for m in members if m]
-                spots = [place + shift + 0.25 * (i - (len(many) - 1) / 2) for i in range(len(many))]
+                spots = [place + shift + 0.2 * (i - (len(many) - 1) / 2) for i in range(len(many))]
                 found = [each(lines, kind, way) for lines in many]
                 axes.plot(spots, [np.mean(values or np.nan) for values in found],
                           "-" if way == "valid" else ":", lw=1, color=look["color"])  # fmt: skip
@@ -294,3 +309,9 @@ def _place(x: Any) -> float:
 
 def _text(x: Any) -> str:
     return str(x) if x else "none"
+
+
+def _time(rows: Mapping[Any, Sequence[Line]]) -> str:
+    """How long these rows were trained."""
+    found = sorted({line["settings"]["seconds"] for lines in rows.values() for line in lines})
+    return " or ".join(f"{seconds:g} s" for seconds in found) or "not run"

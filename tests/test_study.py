@@ -96,7 +96,7 @@ def test_a_gain_inside_the_spread_of_seeds_is_no_effect(study):
             line("long-no-order", 0, 60)]  # fmt: skip
     made, figures = study.ablation_numbers(plan, base + long)
     assert list(figures["learning"]) == ["bart", "t5, seed 0", "t5, seed 1"]
-    assert "(base 80.0): worse: without lexicographic order (-20.0" in made["long verdict"]
+    assert "(base 80.0): worse: without lexicographic order (-20.0" in made["long switch verdict"]
     # Rows of two minutes are compared by their own seeds, which differ more.
     two = {"seconds": 110, "recipe": line("base", 0, 1)["settings"]["recipe"]}
     long = [line("long-base", seed, value, settings=two) for seed, value in ((0, 60), (1, 90))]
@@ -106,7 +106,23 @@ def test_a_gain_inside_the_spread_of_seeds_is_no_effect(study):
     ]
     assert made["between art-3x3"] == alone["between art-3x3"]
     assert made["long between art-3x3"] == f"{450**0.5:.1f}"
-    assert "no clear effect: without lexicographic order (-15.0" in made["long verdict"]
+    assert "no clear effect: without lexicographic order (-15.0" in made["long switch verdict"]
+
+
+def test_every_short_row_has_one_of_two_minutes(study):
+    """Named after it, with the same change to the same base; only the time and puzzles differ."""
+    plan = study.load()[2]
+    rows = {row.name: row for row in plan.rows}
+    short = [row for row in plan.rows if (row.seconds or plan.plan.seconds) < 60]
+    for row in short:
+        if row.name == "test-time":  # the base, decoded in more ways
+            continue
+        long = rows[study.longer(row.name)]
+        assert (long.seconds, long.set, long.x or "base") == (110, row.set, row.x or "base")
+        assert long.puzzles >= 2 * plan.plan.puzzles and study.label(long) == study.label(row)
+        assert long.group == study.longer(row.group)
+    others = [row.name for row in plan.rows if row not in short]
+    assert set(others) - {study.longer(row.name) for row in short} == {"long-no-heads-slow"}
 
 
 def test_rows_that_trained_side_by_side_are_not_counted(study):
@@ -136,10 +152,13 @@ def test_figures_are_drawn_from_few_rows(study, tmp_path):
     plan = study.load()[2]
     lines = [line("base", 0, 50), line("base", 1, 52), line("granularity-3", 0, 80),
              line("backbones-256-t5", 0, 30), line("backbones-256-encoder", 0, 30),
-             line("backbones-256-encoder", 1, 11), line("backbones-long-t5", 0, 40)]  # fmt: skip
+             line("backbones-256-encoder", 1, 11), line("backbones-long-t5", 0, 40),
+             line("long-strips", 0, 90)]  # fmt: skip
     figures = study.ablation_numbers(plan, lines)[1]
-    sweeps(figures["panels"], study.SWEEPS, study.KINDS, study.BASE_AT, tmp_path / "a.png")
-    bars(dict(figures["first"] + figures["levers"]), study.KINDS, tmp_path / "b.png", "levers")
+    sweeps(figures["long panels"], figures["panels"], study.SWEEPS, study.KINDS, study.BASE_AT,
+           tmp_path / "a.png")  # fmt: skip
+    bars(figures["long lever"], study.KINDS, tmp_path / "b.png", "levers",
+         shorter=figures["lever"])  # fmt: skip
     bars({"base": lines[:1]}, study.KINDS, tmp_path / "c.png", "ways", ways=study.WAYS)
     sizes(figures["backbones"], study.KINDS, tmp_path / "d.png")
     curves(figures["curves"], tmp_path / "e.png")
