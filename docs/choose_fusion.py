@@ -28,12 +28,18 @@ from puzlm.solver import Solver
 from puzlm.tokenizer import side_symbols
 
 SETS = {
-    "imagenet-3x3": "photos", "imagenet-3x3-missing-2": "photos",
-    "imagenet-3x3-missing-3": "photos", "imagenet-3x3-eroded": "photos",
-    "imagenet-3x3-cfn": "photos", "imagenet-3x3-fcvit": "photos", "jpwleg-3": "art",
-    "jpwleg-5": "art", "imagenet-lsej-10x10-2": "photos", "imagenet-lsej-10x10-5": "photos",
+    "imagenet-3x3": "photos",
+    "imagenet-3x3-missing-2": "photos",
+    "imagenet-3x3-missing-3": "photos",
+    "imagenet-3x3-eroded": "photos",
+    "imagenet-3x3-cfn": "photos",
+    "imagenet-3x3-fcvit": "photos",
+    "jpwleg-3": "art",
+    "jpwleg-5": "art",
+    "imagenet-lsej-10x10-2": "photos",
+    "imagenet-lsej-10x10-5": "photos",
     "kaggle-3x3": "ready",
-}  # fmt: skip
+}
 
 
 def gather(data: str, out: str, count: str, *names: str) -> None:
@@ -64,27 +70,35 @@ def gather(data: str, out: str, count: str, *names: str) -> None:
 
 # What `auto` could be made of, from the parts alone to all together.
 SUMS = {
-    "language model": {"seq2seq": 1}, "language model + pixels": {"seq2seq": 1, "pixels": 1},
-    "pixels": {"pixels": 1}, "symbolic sides": {"sides": 1}, "pixel sides": {"edges": 1},
-    "pixel sides + pixels": {"edges": 1, "pixels": 1}, "ViT, cells": {"vision": 1},
+    "language model": {"seq2seq": 1},
+    "language model + pixels": {"seq2seq": 1, "pixels": 1},
+    "pixels": {"pixels": 1},
+    "symbolic sides": {"sides": 1},
+    "pixel sides": {"edges": 1},
+    "pixel sides + pixels": {"edges": 1, "pixels": 1},
+    "ViT, cells": {"vision": 1},
     "ViT, cells + neighbours": {"vision": 1, "context": 1},
     "... + pixel sides": {"vision": 1, "context": 1, "edges": 0.5},
     "... + pixels": {"vision": 1, "context": 1, "edges": 0.5, "pixels": 0.25},
     "... + language model": WITH_VISION,
     "language model 1, pixels 1, symbolic sides 0.5, ViT 0.25 (auto, bled)": BLED,
-    "... + language model; by agreement pixels 4 or the line above (auto)":
-        {**WITH_VISION, "agreement": True},
+    "... + language model; by agreement pixels 4 or the line above (auto)": {
+        **WITH_VISION,
+        "agreement": True,
+    },
     "... + language model with weight 0.5": {**WITH_VISION, "seq2seq": 0.5},
     "all with weight 1": dict.fromkeys(WITH_VISION, 1),
-}  # fmt: skip
+}
 
 
 def arrange(row: dict, weights: dict[str, float]) -> np.ndarray:
     """Search for the best arrangement by a weighted sum, as fusion.py does."""
     n = row["n"]
     if "agreement" in weights and n == row["grid"][0] * row["grid"][1]:
-        agree = {k: agreement(*(_of(x) for x in row[k]), row["grid"])
-                 for k in ("pixels", "edges", "sides")}  # fmt: skip
+        agree = {
+            k: agreement(*(_of(x) for x in row[k]), row["grid"])
+            for k in ("pixels", "edges", "sides")
+        }
         weights = {**weights, **by_agreement(agree, row["bleeding"] > 0.5)}
     names = ("context", "edges", "pixels", "sides")
     pairs = {k: tuple(_of(x) for x in row[k]) for k in names if weights.get(k)}
@@ -113,8 +127,11 @@ def table(out: str, *files: str) -> None:
             needs = set(weights) - {"temperature", "agreement"}
             if not needs <= set(rows[0]):
                 continue
-            marks = [(absolute(x, r["truth"]), perfect(x, r["truth"]))
-                     for r in rows for x in [arrange(r, weights)]]  # fmt: skip
+            marks = [
+                (absolute(x, r["truth"]), perfect(x, r["truth"]))
+                for r in rows
+                for x in [arrange(r, weights)]
+            ]
             a, p = 100 * np.mean(marks, 0)
             found.setdefault(what, {})[name] = {"absolute": round(a, 1), "perfect": round(p, 1)}
             print(name, what, round(a, 1), round(p, 1), flush=True)

@@ -56,10 +56,14 @@ def measure(puzzle: Puzzle, solver: Solver) -> dict:
         if not weight:
             record["best buddies"] = round(best_buddies(*pair), 4)
         found = assembly.assemble(*pair, puzzle.grid, hole=0.0)
-        marks = (absolute(found, puzzle.truth), perfect(found, puzzle.truth),
-                 neighbour(found, puzzle.truth, puzzle.grid[1]))  # fmt: skip
-        lost = (assembly.objective(puzzle.truth, *pair, puzzle.grid)
-                - assembly.objective(found, *pair, puzzle.grid))  # fmt: skip
+        marks = (
+            absolute(found, puzzle.truth),
+            perfect(found, puzzle.truth),
+            neighbour(found, puzzle.truth, puzzle.grid[1]),
+        )
+        lost = assembly.objective(puzzle.truth, *pair, puzzle.grid) - assembly.objective(
+            found, *pair, puzzle.grid
+        )
         agrees = float(pair_confidence(found, *pair, puzzle.grid).mean())
         record["sums"][str(weight)] = [round(float(x), 4) for x in (*marks, agrees, lost)]
     return record

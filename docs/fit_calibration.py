@@ -92,9 +92,15 @@ def fit_one(sets: dict[str, list[tuple]], names: Sequence[str]) -> calibration.N
     bounds = [(0, None) if name in RISING else (None, None) for name in names]
     w = minimize(loss, plain, jac=True, bounds=bounds, method="L-BFGS-B").x / spread
     w[0] -= w[1:] @ middle[1:]
-    return {name: (round(float(w[i]), 3), round(float(told[:, i].min()), 3),
-                   round(float(told[:, i].max()), 3))
-            for i, name in enumerate(names) if not constant[i] or name == "one"}  # fmt: skip
+    return {
+        name: (
+            round(float(w[i]), 3),
+            round(float(told[:, i].min()), 3),
+            round(float(told[:, i].max()), 3),
+        )
+        for i, name in enumerate(names)
+        if not constant[i] or name == "one"
+    }
 
 
 def ece(sure: Floats, right: Floats) -> float:
@@ -157,12 +163,20 @@ def folds(sets: dict[str, list[dict]], names: Sequence[str]) -> dict[str, dict[s
         raw, sure, right = np.concatenate(some, 1)
         before = np.clip(raw, calibration.DOUBT, 1 - calibration.DOUBT)
         was, loss = (-np.log(np.where(right > 0, x, 1 - x)).mean() for x in (before, sure))
-        table[name] = {"puzzles": len(some), "right": right.mean(), "said": sure.mean(),
-                       "raw": ece(raw, right), "ece": ece(sure, right),
-                       "chance": chance([(x[1], x[2]) for x in some]), "raw loss": was,
-                       "loss": loss}  # fmt: skip
-    return {k: {m: x if isinstance(x, int) else round(float(x), 4) for m, x in v.items()}
-            for k, v in table.items()}  # fmt: skip
+        table[name] = {
+            "puzzles": len(some),
+            "right": right.mean(),
+            "said": sure.mean(),
+            "raw": ece(raw, right),
+            "ece": ece(sure, right),
+            "chance": chance([(x[1], x[2]) for x in some]),
+            "raw loss": was,
+            "loss": loss,
+        }
+    return {
+        k: {m: x if isinstance(x, int) else round(float(x), 4) for m, x in v.items()}
+        for k, v in table.items()
+    }
 
 
 def fit(out: str, *files: str) -> None:
@@ -176,12 +190,16 @@ def fit(out: str, *files: str) -> None:
         numbers = fit_one({k: [pieces_of(r) for r in v] for k, v in sets.items()}, names)
         table = folds(sets, names)
         many = [t["puzzles"] ** 0.5 for t in table.values()]
-        means = {m: round(float(np.average([t[m] for t in table.values()], weights=many)), 4)
-                 for m in ("raw", "ece", "chance", "raw loss", "loss")}  # fmt: skip
+        means = {
+            m: round(float(np.average([t[m] for t in table.values()], weights=many)), 4)
+            for m in ("raw", "ece", "chance", "raw loss", "loss")
+        }
         helps = means["loss"] < means["raw loss"]
         record["kinds"][kind] = {
-            "numbers": numbers if helps else {}, "mean": means, "settings": table,
-        }  # fmt: skip
+            "numbers": numbers if helps else {},
+            "mean": means,
+            "settings": table,
+        }
         if not helps:  # then the raw confidences stay
             continue
         print(f'    "{kind}": {{')
@@ -232,8 +250,12 @@ def test(folder: str, now: str, out: str) -> None:
             free = [i for i in range(len(r["truth"])) if str(i) not in (r.get("given") or {})]
             right = np.equal(r["positions"], r["truth"]).astype(float)
             parts.append((np.array(r["confidences"])[free], right[free]))
-        row = {"raw": _calibration(old["outcomes"])["ece"], "before": before, "after": new["ece"],
-               "chance": chance(parts)}  # fmt: skip
+        row = {
+            "raw": _calibration(old["outcomes"])["ece"],
+            "before": before,
+            "after": new["ece"],
+            "chance": chance(parts),
+        }
         row = {k: round(x, 4) for k, x in row.items()}
         rows.append({"file": file.name, "puzzles": old["puzzles"], **row})
         print("{file:45} {puzzles:5} {before:.3f} {after:.3f} {chance:.3f}".format(**rows[-1]))
@@ -261,8 +283,10 @@ def check(data: str, many: str, *files: str) -> None:
         source = read_data(Path(data) / new["data"]["name"], rules, None)
         asked = list(islice((pair for pair in source if pair[0] in stored), int(many)))
         fresh = evaluate(solve, rules, asked)["outcomes"]
-        same = [[r[k] == stored[r["index"]][k] for r in fresh]
-                for k in ("digest", "positions", "confidences")]  # fmt: skip
+        same = [
+            [r[k] == stored[r["index"]][k] for r in fresh]
+            for k in ("digest", "positions", "confidences")
+        ]
         print(f"{file.name:45}", *(f"{sum(x)}/{len(x)}" for x in same), flush=True)
 
 

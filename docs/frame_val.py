@@ -84,8 +84,10 @@ def alone(images) -> dict[str, dict[str, float]]:
     network, found = FrameNet.from_pretrained(checkpoints.BOX / VISION), {}
     for kind in ("288 px", "art"):
         for grid, gap in product(GRIDS, GAPS):
-            cuts = [Puzzle.from_image(image, grid, gap=gap, seed=n)
-                    for n, image in enumerate(images[kind][:SHOWN])]  # fmt: skip
+            cuts = [
+                Puzzle.from_image(image, grid, gap=gap, seed=n)
+                for n, image in enumerate(images[kind][:SHOWN])
+            ]
             marks = take(network, [("", cuts)])
             found[f"{grid}, gap {gap:g}, {kind}"] = {k[1:]: round(v, 1) for k, v in marks.items()}
     return found
@@ -109,18 +111,24 @@ def main(data: str, *files: str) -> None:
         hits = [a == puzzle.truth for a in answers]
         rows.setdefault(setting, []).append([[h.mean(), h.all()] for h in hits])
         print(setting, [round(float(h.mean()), 2) for h in hits], flush=True)
-    record = {"commit": current_commit(), "answers": [Path(f).name for f in files],
-              "network alone": {"boards of each": SHOWN} | network_alone}  # fmt: skip
+    record = {
+        "commit": current_commit(),
+        "answers": [Path(f).name for f in files],
+        "network alone": {"boards of each": SHOWN} | network_alone,
+    }
     everything = {"all": [r for found in rows.values() for r in found]}
     for name, found in (everything | rows).items():
         table = 100 * np.array(found)  # (boards, ways, marks)
         gained = table[:, :, 0] - table[:, :1, 0]
         record[name] = {"boards": len(table)} | {
-            way: {"absolute": round(table[:, k, 0].mean(), 2),
-                  "perfect": round(table[:, k, 1].mean(), 2),
-                  "won": int((gained[:, k] > 10).sum()), "lost": int((gained[:, k] < -10).sum())}
+            way: {
+                "absolute": round(table[:, k, 0].mean(), 2),
+                "perfect": round(table[:, k, 1].mean(), 2),
+                "won": int((gained[:, k] > 10).sum()),
+                "lost": int((gained[:, k] < -10).sum()),
+            }
             for k, way in enumerate(["as found", *ways])
-        }  # fmt: skip
+        }
     OUTPUT.write_text(json.dumps(record, indent=1) + "\n")
 
 

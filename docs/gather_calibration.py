@@ -50,8 +50,17 @@ def cut(side: int, gap: float, missing: int = 0, more: str = "", **rules: Any) -
     cell = 288 // side
     piece = round(cell / (1 + gap))
     name = f"{side}x{side}, gap {gap:.3g}" + (f", {missing} missing" if missing else "") + more
-    return Protocol(name, (side, side), *[cell * side] * 3, cell, piece, cell - piece,
-                    missing=missing, seed=SEED, **rules)  # fmt: skip
+    return Protocol(
+        name,
+        (side, side),
+        *[cell * side] * 3,
+        cell,
+        piece,
+        cell - piece,
+        missing=missing,
+        seed=SEED,
+        **rules,
+    )
 
 
 def settings() -> Iterator[Setting]:
@@ -104,8 +113,10 @@ def settings() -> Iterator[Setting]:
 
 def read(data: str) -> dict[str, list[Pixels]]:
     """All validation images, by kind."""
-    found = {kind: list(iter_images([Path(f"{data}/{kind}-val.tar")], None))
-             for kind in ("photos", "art")}  # fmt: skip
+    found = {
+        kind: list(iter_images([Path(f"{data}/{kind}-val.tar")], None))
+        for kind in ("photos", "art")
+    }
     found["large"], found["huge"] = [], []
     found["288 px"] = []  # as large as the test photos
     for image in iter_images([Path(f"{data}/large")], None):
@@ -193,11 +204,15 @@ def answers(solver: Solver, name: str, asked: list[tuple[int, Puzzle]]) -> Itera
     found = solver.solve_many(hidden, given=given)
     for (index, puzzle), solution, fixed in zip(asked, found, given, strict=True):
         yield {
-            "image": index, "asked": name, "solver": solution.solver, "grid": [*puzzle.grid],
-            "given": {str(k): v for k, v in fixed.items()}, "truth": puzzle.truth.tolist(),
+            "image": index,
+            "asked": name,
+            "solver": solution.solver,
+            "grid": [*puzzle.grid],
+            "given": {str(k): v for k, v in fixed.items()},
+            "truth": puzzle.truth.tolist(),
             "positions": solution.positions.tolist(),
             "confidences": [round(float(c), 5) for c in solution.confidences],
-        }  # fmt: skip
+        }
 
 
 if __name__ == "__main__":

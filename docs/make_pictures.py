@@ -34,8 +34,11 @@ def plots(results: dict) -> None:
     panels = {}
     for protocol in protocols(results):
         rows = ordered(results, protocol)
-        shown = {s: calibration(r) for s, r in rows
-                 if s in ("seq2seq", "auto", "vision") and r.get("ece") is not None}  # fmt: skip
+        shown = {
+            s: calibration(r)
+            for s, r in rows
+            if s in ("seq2seq", "auto", "vision") and r.get("ece") is not None
+        }
         if "auto" in shown:
             panels[protocol] = shown
     if panels:
@@ -47,8 +50,10 @@ def plots(results: dict) -> None:
     # Of models that place pieces: a frame is found for a whole board, or not.
     if logs := [x for x in sorted(RUNS.glob("*.metrics.jsonl")) if '_both"' not in x.read_text()]:
         learning_curves(logs, PICTURES / "learning.png")
-    for name, figure in (("generalisation", figures.generalisation),
-                         ("costs", figures.time_against_pieces)):  # fmt: skip
+    for name, figure in (
+        ("generalisation", figures.generalisation),
+        ("costs", figures.time_against_pieces),
+    ):
         if (RUNS / f"{name}.json").is_file():
             figure(json.loads((RUNS / f"{name}.json").read_text()), PICTURES / f"{name}.png")
 
@@ -75,8 +80,15 @@ def calibration(result: dict, resamples: int = 500) -> dict:
     for which, old in enumerate(result["reliability"]):
         seen = shares[~np.isnan(shares[:, which]), which]
         low, high = np.percentile(seen, [2.5, 97.5]) if len(seen) else (0.0, 0.0)
-        bins.append({"confidence": old["confidence"], "accuracy": old["accuracy"],
-                     "count": old["count"], "low": float(low), "high": float(high)})  # fmt: skip
+        bins.append(
+            {
+                "confidence": old["confidence"],
+                "accuracy": old["accuracy"],
+                "count": old["count"],
+                "low": float(low),
+                "high": float(high),
+            }
+        )
     return {"ece": result["ece"], "bins": bins}
 
 
@@ -94,8 +106,12 @@ def strips() -> None:
                 continue
             (answer,) = solve([Puzzle(puzzle.pieces, puzzle.grid, settings=puzzle.settings)])
             right = int((answer.positions == puzzle.truth).sum())
-            panels.append((f"{solver}: {right} of {len(puzzle.pieces)} right",
-                           _marked(puzzle, answer.positions, many)))  # fmt: skip
+            panels.append(
+                (
+                    f"{solver}: {right} of {len(puzzle.pieces)} right",
+                    _marked(puzzle, answer.positions, many),
+                )
+            )
         panels.append(("truth", assemble(_spaced(puzzle), puzzle.truth, puzzle.grid)))
         write_bytes(PICTURES / f"{name}.jpg", _jpeg(_strip(panels)))
         print(f"{name}: {', '.join(text for text, _ in panels[1:-1])}", flush=True)

@@ -50,19 +50,51 @@ WHAT = {
     "kaggle-3x3": "ready-made puzzles of others",
 }
 # The README shows the main protocols and solvers only.
-MAIN = ["imagenet-3x3", "imagenet-3x3-missing-1", "imagenet-3x3-missing-2",
-        "imagenet-3x3-missing-3", "imagenet-3x3-eroded", "jpwleg-3", "jpwleg-5",
-        "imagenet-lsej-10x10-2", "imagenet-lsej-10x10-5", "kaggle-3x3"]  # fmt: skip
-COLUMNS = {"paper": "the paper's recipe", "seq2seq": "seq2seq", "auto": "auto",
-           "classic": "pixels alone (classic)", "bigram": "side model alone",
-           "vision-pairs": "pixel sides alone", "vision": "pixel transformer"}  # fmt: skip
-SOLVERS = ["random", "classic", "bigram", "vision", "vision-pairs", "paper", "seq2seq", "symbols",
-           "auto"]  # fmt: skip
+MAIN = [
+    "imagenet-3x3",
+    "imagenet-3x3-missing-1",
+    "imagenet-3x3-missing-2",
+    "imagenet-3x3-missing-3",
+    "imagenet-3x3-eroded",
+    "jpwleg-3",
+    "jpwleg-5",
+    "imagenet-lsej-10x10-2",
+    "imagenet-lsej-10x10-5",
+    "kaggle-3x3",
+]
+COLUMNS = {
+    "paper": "the paper's recipe",
+    "seq2seq": "seq2seq",
+    "auto": "auto",
+    "classic": "pixels alone (classic)",
+    "bigram": "side model alone",
+    "vision-pairs": "pixel sides alone",
+    "vision": "pixel transformer",
+}
+SOLVERS = [
+    "random",
+    "classic",
+    "bigram",
+    "vision",
+    "vision-pairs",
+    "paper",
+    "seq2seq",
+    "symbols",
+    "auto",
+]
 # Files PROTOCOL.seq2seq-DECODING.json; plain seq2seq is decoded "valid".
-DECODINGS = {"greedy": "greedy; an answer that takes a cell twice has failed",
-             "beam": "beam of 16", "assign": "assignment of beam marginals"}  # fmt: skip
-WAYS = {"beam": DECODINGS["beam"], "assign": DECODINGS["assign"], "views-2": "two views",
-        "views-8": "eight views", "fusion": "beam marginals and pixels"}  # fmt: skip
+DECODINGS = {
+    "greedy": "greedy; an answer that takes a cell twice has failed",
+    "beam": "beam of 16",
+    "assign": "assignment of beam marginals",
+}
+WAYS = {
+    "beam": DECODINGS["beam"],
+    "assign": DECODINGS["assign"],
+    "views-2": "two views",
+    "views-8": "eight views",
+    "fusion": "beam marginals and pixels",
+}
 LOGS = {"puzlm-3x3": "photos-3x3"}  # logs of a model that are not named like it
 BATCH = 1024  # puzzles a step of both recipes
 RECIPES = {"paper": "the paper's recipe", "photos-3x3": "ours"}  # their logs, in [equal time]
@@ -157,8 +189,14 @@ def measured(solver: str, r: dict) -> list[str]:
     decoded = DECODINGS.get(solver.rpartition("-")[2])
     notes += [f"decoded: {decoded}"] if decoded else []
     notes += [f"{r['failed']} failed"] if r.get("failed") else []
-    return [solver, str(r["puzzles"]), *scores, ece, f"{r['seconds_per_puzzle']:.3f}",
-            "; ".join(notes)]  # fmt: skip
+    return [
+        solver,
+        str(r["puzzles"]),
+        *scores,
+        ece,
+        f"{r['seconds_per_puzzle']:.3f}",
+        "; ".join(notes),
+    ]
 
 
 def published(k, sets: list[str]) -> list[str]:
@@ -192,10 +230,12 @@ def auto_against_best(rows: list[tuple[str, dict]]) -> str:
         verdict = f"better in {one}, no clear difference in {other}"
     else:
         verdict = "no clear difference"
-    return (f"`auto` against `{name}`, the best single solver here: {verdict}, absolute "
-            f"{interval(gain.as_dict(), '+')} points, perfect {interval(perfect.as_dict(), '+')} "
-            f"({paired.won} puzzles won, {paired.lost} lost, p = {paired.p:.2g}; "
-            f"{paired.puzzles} puzzles).")  # fmt: skip
+    return (
+        f"`auto` against `{name}`, the best single solver here: {verdict}, absolute "
+        f"{interval(gain.as_dict(), '+')} points, perfect {interval(perfect.as_dict(), '+')} "
+        f"({paired.won} puzzles won, {paired.lost} lost, p = {paired.p:.2g}; "
+        f"{paired.puzzles} puzzles)."
+    )
 
 
 def behind(rows: list[tuple[str, dict]], protocol: str) -> str:
@@ -203,8 +243,11 @@ def behind(rows: list[tuple[str, dict]], protocol: str) -> str:
     best = {m: max(r[m]["value"] for _, r in rows) for m in ("absolute", "perfect", "neighbour")}
     worse = []
     for k in known(protocol):
-        more = [f"{m} {getattr(k, m):.1f} to our {best[m]:.1f}" for m in best
-                if getattr(k, m) is not None and getattr(k, m) > best[m]]  # fmt: skip
+        more = [
+            f"{m} {getattr(k, m):.1f} to our {best[m]:.1f}"
+            for m in best
+            if getattr(k, m) is not None and getattr(k, m) > best[m]
+        ]
         if more:
             name = k.source if k.source.startswith(k.method) else f"{k.method}, {k.source}"
             worse.append(f"{name}: {', '.join(more)}")
@@ -252,13 +295,21 @@ def levers_table(path: Path = ROOT / "docs" / "study" / "rows.jsonl") -> str:
         return f"{line['puzzles_seen'] / line['seconds'] / 1e3:.1f}{more}"
 
     rows = [row("base", base, rate(base[0]))]
-    rows += [row(str(mine[0]["x"]), mine, rate(mine[0]))
-             for mine in found.values() if mine[0]["group"] == "levers"]  # fmt: skip
+    rows += [
+        row(str(mine[0]["x"]), mine, rate(mine[0]))
+        for mine in found.values()
+        if mine[0]["group"] == "levers"
+    ]
     for way, text in WAYS.items() if again else ():
         cost = f"{again[0]['results'][kinds[-1]][way]['ms']:.1f} ms a puzzle"
         rows.append(row(text, again, cost, way, again))
-    head = ["lever", *(f"{k}, absolute" for k in kinds), *(f"gain, {k}" for k in kinds), "seeds",
-            "thousand training puzzles/s, or decoding time"]  # fmt: skip
+    head = [
+        "lever",
+        *(f"{k}, absolute" for k in kinds),
+        *(f"gain, {k}" for k in kinds),
+        "seeds",
+        "thousand training puzzles/s, or decoding time",
+    ]
     about = (
         f"Small models, {base[0]['settings']['seconds']:g} s on one {base[0]['device']} each, "
         "validation puzzles; the base is the paper's tokenizer with heads and centroid start. "
@@ -290,8 +341,10 @@ def equal_time_table() -> str:
         pace = median(line["puzzles_per_second"] for line in lines if "loss" in line)
         for line in lines:
             if "gap_0_absolute" in line:
-                scores = [f"{line[f'gap_{gap}_absolute']:.1f} / {line[f'gap_{gap}_perfect']:.1f}"
-                          for gap in ("0", "0.5")]  # fmt: skip
+                scores = [
+                    f"{line[f'gap_{gap}_absolute']:.1f} / {line[f'gap_{gap}_perfect']:.1f}"
+                    for gap in ("0", "0.5")
+                ]
                 spent = line["step"] * BATCH / pace / 60
                 rows.append((spent, [recipe, f"{line['step']:,}", f"{spent:.1f}", *scores]))
     head = ["recipe", "steps", "GPU minutes", "photos, touching", "photos, gap of half a piece"]
@@ -300,9 +353,12 @@ def equal_time_table() -> str:
 
 def training_minutes(solver: str, model: str) -> str:
     run = LOGS.get(model, model)
-    logs = {"bigram": [f"{run}.sides.json"], "seq2seq": [f"{run}.metrics.jsonl"],
-            "auto": [f"{run}.metrics.jsonl", f"{run}.sides.json"],
-            "vision-pairs": ["vision-pairs.metrics.jsonl"]}  # fmt: skip
+    logs = {
+        "bigram": [f"{run}.sides.json"],
+        "seq2seq": [f"{run}.metrics.jsonl"],
+        "auto": [f"{run}.metrics.jsonl", f"{run}.sides.json"],
+        "vision-pairs": ["vision-pairs.metrics.jsonl"],
+    }
     found = [minutes(RUNS / name) for name in logs.get(solver, [f"{run}.metrics.jsonl"])]
     return f"{sum(m for m in found if m):.1f}" if any(found) else "?"
 
@@ -323,15 +379,28 @@ def costs_table() -> str:
         fixed.append([name, *size, trained, *memory])
         times.append([name, *(_time(found["sizes"].get(s)) for s in sizes)])
     machine = record["machine"]
-    return "\n\n".join([
+    about = (
         f"{machine['cores']} cores ({machine['processor']}), {machine['threads']} threads, load "
-        f"{machine['load']}; pieces of {record['piece']} px. A dash: the solver does not take this "
-        "grid. Memory is the peak of a fresh process that solves one puzzle.",
-        table(["solver", "weights (M)", "MB", "training (min)", *(f"{s}, peak MB" for s in sizes)],
-              fixed),
-        "Seconds a puzzle, warm, and in brackets the ratio to `classic` in the same rounds:",
-        table(["solver", *sizes], times),
-    ])  # fmt: skip
+        f"{machine['load']}; pieces of {record['piece']} px. A dash: the solver does not take "
+        "this grid. Memory is the peak of a fresh process that solves one puzzle."
+    )
+    return "\n\n".join(
+        [
+            about,
+            table(
+                [
+                    "solver",
+                    "weights (M)",
+                    "MB",
+                    "training (min)",
+                    *(f"{s}, peak MB" for s in sizes),
+                ],
+                fixed,
+            ),
+            "Seconds a puzzle, warm, and in brackets the ratio to `classic` in the same rounds:",
+            table(["solver", *sizes], times),
+        ]
+    )
 
 
 def _time(cell: dict | None) -> str:
@@ -353,8 +422,16 @@ def fusion_table() -> str:
     record = json.loads(path.read_text())
     sets = list(record["puzzles"])
     head = ["evidence", *(f"{s} ({record['puzzles'][s]})" for s in sets)]
-    rows = [[what, *(f"{c['absolute']:.1f} / {c['perfect']:.1f}" if (c := cells.get(s)) else ""
-                     for s in sets)] for what, cells in record["sums"].items()]  # fmt: skip
+    rows = [
+        [
+            what,
+            *(
+                f"{c['absolute']:.1f} / {c['perfect']:.1f}" if (c := cells.get(s)) else ""
+                for s in sets
+            ),
+        ]
+        for what, cells in record["sums"].items()
+    ]
     return table(head, rows)
 
 
@@ -365,9 +442,11 @@ def generalisation_block() -> str:
     counts = sorted({c["puzzles"] for c in record["cells"]})
     shown = " to ".join(str(c) for c in dict.fromkeys((counts[0], counts[-1])))
     widest = max((c["absolute"]["high"] - c["absolute"]["low"]) / 2 for c in record["cells"])
-    return (f"{shown} puzzles a cell; 95 % intervals (in `runs/generalisation.json`) are up to ± "
-            f"{widest:.0f} points wide.\n\n![Accuracy of each solver by kind of image and gap]"
-            "(pictures/generalisation.png)")  # fmt: skip
+    return (
+        f"{shown} puzzles a cell; 95 % intervals (in `runs/generalisation.json`) are up to ± "
+        f"{widest:.0f} points wide.\n\n![Accuracy of each solver by kind of image and gap]"
+        "(pictures/generalisation.png)"
+    )
 
 
 def calibrated_block(results: dict) -> str:
@@ -389,10 +468,16 @@ def calibrated_block(results: dict) -> str:
 
 def blocks(results: dict) -> dict[str, str]:
     """The generated parts of docs/results.md, by the name in their comments."""
-    return {"results": full_tables(results), "missing": missing(results), "levers": levers_table(),
-            "generalisation": generalisation_block(), "costs": costs_table(),
-            "fusion": fusion_table(), "equal": equal_time_table(),
-            "ece": calibrated_block(results)}  # fmt: skip
+    return {
+        "results": full_tables(results),
+        "missing": missing(results),
+        "levers": levers_table(),
+        "generalisation": generalisation_block(),
+        "costs": costs_table(),
+        "fusion": fusion_table(),
+        "equal": equal_time_table(),
+        "ece": calibrated_block(results),
+    }
 
 
 def fill(path: Path, name: str, text: str) -> None:
@@ -416,8 +501,15 @@ def write_cards(results: dict) -> None:
                     continue
                 model = (r.get("settings") or {}).get("model")
                 if model is None or Path(model).name == path.parent.name:
-                    rows.append({"protocol": protocol, "solver": solver, "puzzles": r["puzzles"],
-                                 "absolute": r["absolute"], "perfect": r["perfect"]})  # fmt: skip
+                    rows.append(
+                        {
+                            "protocol": protocol,
+                            "solver": solver,
+                            "puzzles": r["puzzles"],
+                            "absolute": r["absolute"],
+                            "perfect": r["perfect"],
+                        }
+                    )
         card["results"] = rows
         path.write_text(json.dumps(card, indent=1) + "\n")
 

@@ -101,8 +101,11 @@ def picture(record: dict[str, Any], path: Path) -> None:
 def filled(text: str) -> str:
     """The page with its blocks made anew."""
     steps, curves = (json.loads(path.read_text()) for path in (STEPS, CURVES))
-    for name, block in (("facts", facts(steps)), ("stages", table(steps)),
-                        ("curves", closeness(curves))):  # fmt: skip
+    for name, block in (
+        ("facts", facts(steps)),
+        ("stages", table(steps)),
+        ("curves", closeness(curves)),
+    ):
         start, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
         before, _, rest = text.partition(start)
         text = before + start + block + end + rest.partition(end)[2]

@@ -31,22 +31,32 @@ from puzlm.plan import Plan, Row  # noqa: E402
 DOCS = ROOT / "docs"
 ROWS = DOCS / "study" / "rows.jsonl"
 KINDS = ("photos-3x3", "art-3x3")
-CURVES = ("long-base", "long-no-heads-slow", "long-random-start", "long-strips",
-          "long-two-symbols")  # fmt: skip
-SWEEPS = {"granularity": "granularity B (patches a side)",
-          "dimension": "dimensions kept by the PCA (d)",
-          "vocabulary": "vocabulary size (k)"}  # fmt: skip
+CURVES = ("long-base", "long-no-heads-slow", "long-random-start", "long-strips", "long-two-symbols")
+SWEEPS = {
+    "granularity": "granularity B (patches a side)",
+    "dimension": "dimensions kept by the PCA (d)",
+    "vocabulary": "vocabulary size (k)",
+}
 BASE_AT = {"granularity": 4, "dimension": 1024, "vocabulary": 4096}
 LETTER = {"granularity": "B", "dimension": "d", "vocabulary": "k"}
-TABLES = {"sweep": tuple(SWEEPS), "switch": ("switches",), "tokenizer": ("tokenizers",),
-          "lever": ("levers",), "backbone": ("backbones-256", "backbones-128")}  # fmt: skip
+TABLES = {
+    "sweep": tuple(SWEEPS),
+    "switch": ("switches",),
+    "tokenizer": ("tokenizers",),
+    "lever": ("levers",),
+    "backbone": ("backbones-256", "backbones-128"),
+}
 WAYS = {
-    "one pass over free cells": "valid", "one pass, any cell (the paper's)": "greedy",
-    "the head on the encoder": "head", "beam of 16": "beam",
-    "assignment of beam marginals": "assign", "two views": "views-2",
-    "eight views": "views-8", "beam marginals and pixels": "fusion",
+    "one pass over free cells": "valid",
+    "one pass, any cell (the paper's)": "greedy",
+    "the head on the encoder": "head",
+    "beam of 16": "beam",
+    "assignment of beam marginals": "assign",
+    "two views": "views-2",
+    "eight views": "views-8",
+    "beam marginals and pixels": "fusion",
     "pixels alone": "pixels",
-}  # fmt: skip
+}
 Lines = list[dict[str, Any]]
 Rows = list[tuple[str, Lines]]  # what a row is called, and its runs
 Between = dict[str, float]  # kind: standard deviation between seeds in points
@@ -86,10 +96,12 @@ def longer(name: str) -> str:
 
 def row_table(rows: Rows, between: Between) -> str:
     """Rows with their gain over the first; `between`: what lies between seeds, of each kind."""
-    lines = ["| row | photos 3x3: absolute | each seed | perfect | gain | art 3x3, gap 50 %: "
-             "absolute | each seed | perfect | gain | head: photos / art | tokens a puzzle "
-             "| parameters (M) | puzzles seen (M) | tokenising (ms) |",
-             "|" + "---|" * 14]  # fmt: skip
+    lines = [
+        "| row | photos 3x3: absolute | each seed | perfect | gain | art 3x3, gap 50 %: "
+        "absolute | each seed | perfect | gain | head: photos / art | tokens a puzzle "
+        "| parameters (M) | puzzles seen (M) | tokenising (ms) |",
+        "|" + "---|" * 14,
+    ]
     for number, (name, found) in enumerate(rows):
         if not found:
             lines.append(f"| {name} | not run" + " |" * 13)
@@ -97,14 +109,15 @@ def row_table(rows: Rows, between: Between) -> str:
         cells = []
         for kind in KINDS:
             values = each(found, kind)
-            cells += [_score(scores(found, kind, "valid", "absolute")),
-                      " / ".join(f"{v:.1f}" for v in values) if len(values) > 1 else "",
-                      _score(scores(found, kind, "valid", "perfect")),
-                      _gain(found, rows[0][1], kind, between[kind]) if number else ""]  # fmt: skip
+            cells += [
+                _score(scores(found, kind, "valid", "absolute")),
+                " / ".join(f"{v:.1f}" for v in values) if len(values) > 1 else "",
+                _score(scores(found, kind, "valid", "perfect")),
+                _gain(found, rows[0][1], kind, between[kind]) if number else "",
+            ]
         heads = [each(found, kind, "head") for kind in KINDS]
         cells.append(" / ".join(f"{sum(h) / len(h):.1f}" for h in heads if h))
-        mean = {k: sum(x[k] for x in found) / len(found)
-                for k in ("puzzles_seen", "tokenise_ms")}  # fmt: skip
+        mean = {k: sum(x[k] for x in found) / len(found) for k in ("puzzles_seen", "tokenise_ms")}
         first = found[0]
         where = " (CPU)" if first["device"] == "CPU" else ""
         lines.append(
@@ -129,8 +142,11 @@ def _gain(found: Lines, base: Lines, kind: str, between: float) -> str:
 def decoding_table(found: Lines) -> str:
     if not found:
         return "Not run yet."
-    lines = ["| decoding | puzzles | photos 3x3: absolute | perfect | gain | art 3x3, gap 50 %: "
-             "absolute | perfect | gain | ms a puzzle |", "|" + "---|" * 9]  # fmt: skip
+    lines = [
+        "| decoding | puzzles | photos 3x3: absolute | perfect | gain | art 3x3, gap 50 %: "
+        "absolute | perfect | gain | ms a puzzle |",
+        "|" + "---|" * 9,
+    ]
     for text, way in WAYS.items():
         results = [found[0]["results"][kind].get(way) for kind in KINDS]
         if results[0] is None or results[1] is None:
@@ -140,14 +156,19 @@ def decoding_table(found: Lines) -> str:
             more = gain(found, found, kind, way, "valid") if way != "valid" else None
             shown = "" if more is None else signed(more)
             cells += f"{span(r['absolute'], 1)} | {span(r['perfect'], 1)} | {shown} | "
-        lines.append(f"| {text} | {results[0]['puzzles']} / {results[1]['puzzles']} | {cells}"
-                     f"{results[1]['ms']:.1f} |")  # fmt: skip
+        lines.append(
+            f"| {text} | {results[0]['puzzles']} / {results[1]['puzzles']} | {cells}"
+            f"{results[1]['ms']:.1f} |"
+        )
     return "\n".join(lines)
 
 
 def tokenizer_facts(found: dict[str, Lines], rows: list[Row]) -> str:
-    lines = ["| tokenizer | tokens a piece | symbols | learned numbers (M) | fitted in (s) | codes "
-             "used | error / variance |", "|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "| tokenizer | tokens a piece | symbols | learned numbers (M) | fitted in (s) | codes "
+        "used | error / variance |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name, text in [("base", "PuzLM's (base)"), *((r.name, str(r.x)) for r in rows)]:
         if name not in found:
             continue
@@ -156,9 +177,11 @@ def tokenizer_facts(found: dict[str, Lines], rows: list[Row]) -> str:
         facts = line.get("learned", {})
         error = f"{facts['error'] / facts['variance']:.2f}" if facts else ""
         pieces = (line["tokens_per_puzzle"] - 8) // 9
-        lines.append(f"| {text} | {pieces} | {s['vocab_size']:,} | "
-                     f"{line['tokenizer_parameters'] / 1e6:.2f} | {line['fit_seconds']:.0f} | "
-                     f"{facts.get('codes_used', '')} | {error} |")  # fmt: skip
+        lines.append(
+            f"| {text} | {pieces} | {s['vocab_size']:,} | "
+            f"{line['tokenizer_parameters'] / 1e6:.2f} | {line['fit_seconds']:.0f} | "
+            f"{facts.get('codes_used', '')} | {error} |"
+        )
     return "\n".join(lines)
 
 
@@ -176,8 +199,12 @@ def verdict(base: Lines, rows: Rows, between: Between) -> str:
         return "No row of this group has been run yet."
     texts = []
     for kind in KINDS:
-        parts: dict[str, list[str]] = {"better": [], "worse": [], "depends on the seed": [],
-                                       "no clear effect": []}  # fmt: skip
+        parts: dict[str, list[str]] = {
+            "better": [],
+            "worse": [],
+            "depends on the seed": [],
+            "no clear effect": [],
+        }
         for name, found in rows:
             more = gain(found, base, kind) if found else None
             if more is None:
@@ -186,8 +213,10 @@ def verdict(base: Lines, rows: Rows, between: Between) -> str:
             where = ("no clear effect", "better", "worse")[sign]
             text = f"{more.value:+.1f} ± {seed_noise(found, base, between[kind]):.1f}"
             if not steady(found, kind):
-                where, text = "depends on the seed", " and ".join(
-                    f"{value:.1f}" for value in each(found, kind))  # fmt: skip
+                where, text = (
+                    "depends on the seed",
+                    " and ".join(f"{value:.1f}" for value in each(found, kind)),
+                )
             parts[where].append(f"{name} ({text})")
         said = [f"{where}: {', '.join(names)}" for where, names in parts.items() if names]
         own = sum(each(base, kind)) / len(base)
@@ -204,8 +233,7 @@ def best(group: str, rows: dict[Any, Lines], between: Between) -> str:
         if len(known) < 2:
             return f"{LETTER[group]}: not run yet."
         top = max(known, key=lambda x: known[x]["value"])
-        even = [x for x in known
-                if x != top and not clear(rows[x], rows[top], kind, between[kind])]  # fmt: skip
+        even = [x for x in known if x != top and not clear(rows[x], rows[top], kind, between[kind])]
         text = f"{kind} is best at {LETTER[group]} = {top or 'no PCA'} "
         text += f"({known[top]['value']:.1f} absolute"
         if even:
@@ -240,17 +268,21 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
     found, groups = by_name(lines), {}
     for row in plan.rows:
         groups.setdefault(row.group, []).append(row)
-    between, later = ({kind: drawn.deviation(drawn.of_time(found.values(), long), kind)
-                       for kind in KINDS} for long in (False, True))  # fmt: skip
+    between, later = (
+        {kind: drawn.deviation(drawn.of_time(found.values(), long), kind) for kind in KINDS}
+        for long in (False, True)
+    )
 
     def named(*names: str) -> Rows:
         return [(label(row), found.get(row.name, [])) for name in names for row in groups[name]]
 
     def panels(base: Lines, called: Callable[[str], str]) -> dict[str, dict[Any, Lines]]:
         """Runs of each sweep by its setting; the base is one of them."""
-        return {group: {BASE_AT[group]: base} | dict(
-            (row.x, found.get(row.name, [])) for row in groups[called(group)]
-        ) for group in SWEEPS}  # fmt: skip
+        return {
+            group: {BASE_AT[group]: base}
+            | dict((row.x, found.get(row.name, [])) for row in groups[called(group)])
+            for group in SWEEPS
+        }
 
     # Each table twice: rows of two minutes ("long"), and the shorter ones.
     numbers: Numbers = {"state": state_of(plan, lines)}
@@ -266,14 +298,17 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
             numbers[f"{prefix}{text} table"] = row_table(first + rows, spread)
             said = verdict(first[0][1], rows, spread)
             numbers[f"{prefix}{text} verdict"] = (
-                said.replace("(base", "(BART") if text == "backbone" else said)  # fmt: skip
+                said.replace("(base", "(BART") if text == "backbone" else said
+            )
             figures[f"{prefix}{text}"] = dict(first + rows)
         figures[f"{prefix}panels"] = panels(base, called)
         for group, runs in figures[f"{prefix}panels"].items():
             numbers[f"{prefix}best {group}"] = best(group, runs, spread)
-    numbers |= {"tokenizer facts": tokenizer_facts(found, groups["tokenizers"]),
-                "long tokenizer facts": tokenizer_facts(found, groups["long-tokenizers"]),
-                "decoding table": decoding_table(found.get("test-time", []))}  # fmt: skip
+    numbers |= {
+        "tokenizer facts": tokenizer_facts(found, groups["tokenizers"]),
+        "long tokenizer facts": tokenizer_facts(found, groups["long-tokenizers"]),
+        "decoding table": decoding_table(found.get("test-time", [])),
+    }
     long = next(r for r in plan.rows if r.name == "long-base")
     numbers |= {"long seconds": f"{long.seconds:g}", "long puzzles": f"{long.puzzles:,}"}
     for kind in KINDS:
@@ -288,22 +323,32 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
     figures |= {
         "decoding": found.get("test-time", []),
         "curves": {str(found[n][0]["x"] or n): found[n][0] for n in CURVES if n in found},
-        "learning": {f"{row.x}, seed {x['seed']}" if len(found[row.name]) > 1 else str(row.x): x
-                     for row in groups["backbones-long"] for x in found.get(row.name, [])},
-        "backbones": {name: [found.get(f"backbones-{size}-{name}", [])
-                             for size in ("128", "128-long", "256", "long")] for name in BACKBONES},
-    }  # fmt: skip
+        "learning": {
+            f"{row.x}, seed {x['seed']}" if len(found[row.name]) > 1 else str(row.x): x
+            for row in groups["backbones-long"]
+            for x in found.get(row.name, [])
+        },
+        "backbones": {
+            name: [
+                found.get(f"backbones-{size}-{name}", [])
+                for size in ("128", "128-long", "256", "long")
+            ]
+            for name in BACKBONES
+        },
+    }
     return numbers, figures
 
 
 def run_numbers(name: str, line: dict[str, Any]) -> Numbers:
     """What the words say of single runs: accuracy by decoder and head, how training ended."""
-    made = {f"steps {name}": f"{line['steps']:,}",
-            f"seen {name}": f"{line['puzzles_seen'] / 1e6:.2f}",
-            f"times {name}": f"{line['puzzles_seen'] / line['settings'].get('puzzles', 1):.0f}",
-            f"last loss {name}": f"{line['curve'][-1][1]:.2f}",
-            f"last right {name}": f"{100 * line['curve'][-1][2]:.0f}",
-            f"last heads {name}": f"{line['curve'][-1][3]:.2f}"}  # fmt: skip
+    made = {
+        f"steps {name}": f"{line['steps']:,}",
+        f"seen {name}": f"{line['puzzles_seen'] / 1e6:.2f}",
+        f"times {name}": f"{line['puzzles_seen'] / line['settings'].get('puzzles', 1):.0f}",
+        f"last loss {name}": f"{line['curve'][-1][1]:.2f}",
+        f"last right {name}": f"{100 * line['curve'][-1][2]:.0f}",
+        f"last heads {name}": f"{line['curve'][-1][3]:.2f}",
+    }
     for kind, ways in line["results"].items():
         for way, found in ways.items():
             text = f"{'decoder' if way == 'valid' else way} {name}"
@@ -315,13 +360,18 @@ def run_numbers(name: str, line: dict[str, Any]) -> Numbers:
 def memory_numbers(plan: Plan, record: dict[str, Any]) -> Numbers:
     """What small models know by heart, from study/memory.json."""
     sets = ["training puzzles", "training images", "new images"]
-    lines = ["| row | training puzzles | training images, cut anew | new images |",
-             "|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "| row | training puzzles | training images, cut anew | new images |",
+        "|---|---|---|---|",
+    ]
     for name, found in record["absolute_perfect"].items():
         marks = " | ".join(f"{found[s][0]:.1f} / {found[s][1]:.1f}" for s in sets)
         lines.append(f"| {name.removesuffix('-0')} | {marks} |")
-    return {"library": f"{plan.plan.puzzles:,}", "memory puzzles": str(record["puzzles"]),
-            "memory table": "\n".join(lines)}  # fmt: skip
+    return {
+        "library": f"{plan.plan.puzzles:,}",
+        "memory puzzles": str(record["puzzles"]),
+        "memory table": "\n".join(lines),
+    }
 
 
 def shared_numbers(plan: Plan, found: dict[str, Lines], record: dict[str, Any]) -> Numbers:
@@ -330,8 +380,11 @@ def shared_numbers(plan: Plan, found: dict[str, Lines], record: dict[str, Any]) 
     for run in sorted(record["rows"], key=lambda run: run["seed"]):
         same = "base" if run["name"] == "test-time" else run["name"]  # decoded in more ways
         runs.setdefault(same, []).append(run)
-    lines = ["| row | alone, shorter: photos / art | side by side: photos, each run "
-             "| art, each run | steps, each run |", "|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "| row | alone, shorter: photos / art | side by side: photos, each run "
+        "| art, each run | steps, each run |",
+        "|---|---|---|---|---|",
+    ]
     for row in (row for row in plan.rows if row.name in runs):
         short = found.get(row.name, [])
         alone = [f"{sum(v) / len(v):.1f}" for kind in KINDS if (v := each(short, kind))]
@@ -341,11 +394,18 @@ def shared_numbers(plan: Plan, found: dict[str, Lines], record: dict[str, Any]) 
         lines.append(f"| {label(row)} | {' | '.join(cells)} |")
     pace, steps = record["base_steps_per_second"], [run["steps"] for run in runs["base"]]
     widest = [f"{196 * (0.25 / record['puzzles'][kind]) ** 0.5:.1f}" for kind in KINDS]
-    numbers = {"shared table": "\n".join(lines), "shared runs": str(len(record["rows"])),
-               "shared seconds": f"{record['seconds']:g}", "shared count": str(record["at_once"]),
-               "shared alone": f"{pace['alone']:.0f}", "shared sum": f"{sum(pace['together']):.0f}",
-               "shared least": f"{min(steps):,}", "shared most": f"{max(steps):,}",
-               "shared photos": widest[0], "shared art": widest[1]}  # fmt: skip
+    numbers = {
+        "shared table": "\n".join(lines),
+        "shared runs": str(len(record["rows"])),
+        "shared seconds": f"{record['seconds']:g}",
+        "shared count": str(record["at_once"]),
+        "shared alone": f"{pace['alone']:.0f}",
+        "shared sum": f"{sum(pace['together']):.0f}",
+        "shared least": f"{min(steps):,}",
+        "shared most": f"{max(steps):,}",
+        "shared photos": widest[0],
+        "shared art": widest[1],
+    }
     for name, mine in runs.items():
         values = sorted(run[KINDS[0]][0] for run in mine)
         text = f"{values[0]:.1f}" if len(values) == 1 else f"{values[0]:.1f} to {values[-1]:.1f}"
@@ -358,8 +418,10 @@ def shared_numbers(plan: Plan, found: dict[str, Lines], record: dict[str, Any]) 
 
 def load() -> tuple[dict[str, Any], dict[str, dict[str, Any]], Plan, Lines]:
     result = json.loads((DOCS / "analysis" / "analysis.json").read_text())
-    models = {path.parent.name: json.loads(path.read_text())
-              for path in sorted((DOCS / "analysis").glob("*/analysis.json"))}  # fmt: skip
+    models = {
+        path.parent.name: json.loads(path.read_text())
+        for path in sorted((DOCS / "analysis").glob("*/analysis.json"))
+    }
     return result, models, Plan.load(ROOT / "plans" / "study.toml"), read_rows(ROWS)
 
 
@@ -385,17 +447,30 @@ def draw() -> None:
         plots.beyond(found, DOCS / "analysis" / name / "analysis-beyond.png")
     f, folder = ablation_numbers(plan, lines)[1], DOCS / "study"
     drawn.sweeps(f["long panels"], f["panels"], SWEEPS, KINDS, BASE_AT, folder / "sweeps.png")
-    titles = {"switch": "Design choices of the tokenizer", "tokenizer": "Tokenizers",
-              "lever": "Levers of our own recipe"}  # fmt: skip
+    titles = {
+        "switch": "Design choices of the tokenizer",
+        "tokenizer": "Tokenizers",
+        "lever": "Levers of our own recipe",
+    }
     for text, title in titles.items():
         name = "switches" if text == "switch" else f"{text}s"
-        drawn.bars(f[f"long {text}"], KINDS, folder / f"{name}.png",
-                   f"{title}, two minutes each", shorter=f[text])  # fmt: skip
+        drawn.bars(
+            f[f"long {text}"],
+            KINDS,
+            folder / f"{name}.png",
+            f"{title}, two minutes each",
+            shorter=f[text],
+        )
     drawn.sizes(f["backbones"], KINDS, folder / "backbones.png")
     drawn.curves(f["curves"], folder / "curves.png")
     drawn.curves(f["learning"], folder / "learning.png")
-    drawn.bars({"base": f["decoding"]}, KINDS, folder / "decoding.png",
-               "One model, decoded in many ways", ways=WAYS)  # fmt: skip
+    drawn.bars(
+        {"base": f["decoding"]},
+        KINDS,
+        folder / "decoding.png",
+        "One model, decoded in many ways",
+        ways=WAYS,
+    )
 
 
 def main() -> None:

@@ -48,14 +48,23 @@ def main(data: str, folders: list[str]) -> None:
         for what, shown in sets.items():
             symbols = tokenizer.encode_canonical(shown.flatten(0, 1))
             ids, order = tokenizer.sentences(symbols.view(PUZZLES, 9, -1, 1))
-            got = decode(TorchReader(model), ids.numpy(), slots=9, grid=(3, 3),
-                         first_cell=tokenizer.cell_token_id(0))  # fmt: skip
+            got = decode(
+                TorchReader(model),
+                ids.numpy(),
+                slots=9,
+                grid=(3, 3),
+                first_cell=tokenizer.cell_token_id(0),
+            )
             right = np.asarray(got.cells) == order.numpy()
             marks = [round(100 * float(x.mean()), 1) for x in (right, right.all(1))]
             found[Path(folder).name][what] = marks
             print(Path(folder).name, what, *marks, flush=True)
-    record = {"commit": current_commit(), "kind": kind.name, "puzzles": PUZZLES,
-              "absolute_perfect": found}  # fmt: skip
+    record = {
+        "commit": current_commit(),
+        "kind": kind.name,
+        "puzzles": PUZZLES,
+        "absolute_perfect": found,
+    }
     (DOCS / "study" / "memory.json").write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -26,9 +26,11 @@ def shown_sets(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def analysis_table(result: dict[str, Any]) -> str:
-    lines = ["| set | puzzles | tokens | entropy (bits) | uniform (bits) | Zipf s | KS distance "
-             "| dead / rare of k | Heaps beta | equal super-tokens in a puzzle |",
-             "|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "| set | puzzles | tokens | entropy (bits) | uniform (bits) | Zipf s | KS distance "
+        "| dead / rare of k | Heaps beta | equal super-tokens in a puzzle |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
     for part in [*shown_sets(result), result["english"]]:
         e, z = part["entropy"], part["zipf"]
         english = part is result["english"]
@@ -47,8 +49,10 @@ def gap_table(result: dict[str, Any]) -> str:
     measured = [s for s in result["sets"] if "touching" in s["borders"]]
     names = list(dict.fromkeys(s["name"] for s in measured))
     gaps = sorted({s["gap"] for s in measured})
-    lines = ["| gap (% of a piece) | " + " | ".join(f"{100 * g:g}" for g in gaps) + " |",
-             "|---|" + "---|" * len(gaps)]  # fmt: skip
+    lines = [
+        "| gap (% of a piece) | " + " | ".join(f"{100 * g:g}" for g in gaps) + " |",
+        "|---|" + "---|" * len(gaps),
+    ]
     for name in names:
         for key, text in (("touching", "touching"), ("same_picture", "another side")):
             found = {s["gap"]: s["borders"][key]["value"] for s in measured if s["name"] == name}
@@ -58,8 +62,10 @@ def gap_table(result: dict[str, Any]) -> str:
 
 
 def geometry_table(results: dict[str, dict[str, Any]]) -> str:
-    lines = ["| model | embeddings | looks | fit | looks (fit held) | fit (looks held) |",
-             "|---|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "| model | embeddings | looks | fit | looks (fit held) | fit (looks held) |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, result in results.items():
         found = result["embeddings"]
         for key, text in (("before", "before"), ("after", "after"), ("learned", "what was added")):
@@ -73,22 +79,28 @@ def analysis_numbers(result: dict[str, Any], models: dict[str, dict[str, Any]]) 
     sets = {s["name"]: s for s in shown_sets(result)}
     photos, art, five = sets["photos-3x3"], sets["art-3x3"], sets["art-5x5"]
     english, at = result["english"], {(s["name"], s["gap"]): s for s in result["sets"]}
-    made: Numbers = {"analysis table": analysis_table(result), "gap table": gap_table(result),
-                     "geometry table": geometry_table(models)}  # fmt: skip
+    made: Numbers = {
+        "analysis table": analysis_table(result),
+        "gap table": gap_table(result),
+        "geometry table": geometry_table(models),
+    }
     for name, part in (("photos", photos), ("art", art), ("art5", five), ("English", english)):
         e, z = part["entropy"], part["zipf"]
         made |= {
-            f"bits {name}": f"{e['bits']:.2f}", f"uniform {name}": f"{e['uniform'][-1]:.2f}",
+            f"bits {name}": f"{e['bits']:.2f}",
+            f"uniform {name}": f"{e['uniform'][-1]:.2f}",
             f"first below {name}": f"{e['below_uniform'][0]:.2f}",
             f"last below {name}": f"{e['below_uniform'][-1]:.2f}",
             f"mixed below {name}": f"{e['uniform'][-1] - e['shuffled'][-1]:.2f}",
-            f"s {name}": f"{z['exponent']['value']:.2f}", f"ks {name}": f"{z['ks_distance']:.2f}",
+            f"s {name}": f"{z['exponent']['value']:.2f}",
+            f"ks {name}": f"{z['ks_distance']:.2f}",
             f"head slope {name}": f"{z['slopes'][0]['exponent']:.2f}",
             f"tail slope {name}": f"{z['slopes'][-1]['exponent']:.2f}",
             f"tail seen {name}": f"{100 * z['tail_share']['observed']:.0f}",
             f"tail fitted {name}": f"{100 * z['tail_share']['fitted']:.0f}",
-            f"dead {name}": str(z["dead"]), f"beta {name}": f"{part['heaps']['beta']['value']:.2f}",
-        }  # fmt: skip
+            f"dead {name}": str(z["dead"]),
+            f"beta {name}": f"{part['heaps']['beta']['value']:.2f}",
+        }
         if "equal_super_tokens" in part:
             made[f"equal {name}"] = f"{100 * part['equal_super_tokens']['in_same_puzzle']:.2f}"
     for name, part in (("photos", "photos-3x3"), ("art", "art-3x3")):
@@ -97,14 +109,16 @@ def analysis_numbers(result: dict[str, Any], models: dict[str, dict[str, Any]]) 
         floor, worn_floor = plain["same_picture"]["value"], worn["same_picture"]["value"]
         thin = at[part, 0.03125]["borders"]["touching"]["value"]
         made |= {
-            f"touch {name}": f"{here:.2f}", f"touch worn {name}": f"{there:.2f}",
-            f"floor {name}": f"{floor:.2f}", f"floor worn {name}": f"{worn_floor:.2f}",
+            f"touch {name}": f"{here:.2f}",
+            f"touch worn {name}": f"{there:.2f}",
+            f"floor {name}": f"{floor:.2f}",
+            f"floor worn {name}": f"{worn_floor:.2f}",
             f"touch thin {name}": f"{thin:.2f}",
             f"left {name}": f"{100 * (there - worn_floor) / (here - floor):.0f}",
             f"one along {name}": f"{plain['offset'][1]['value']:.2f}",
             f"two along {name}": f"{plain['offset'][2]['value']:.2f}",
             f"own one {name}": f"{plain['own_border'][0]['value']:.2f}",
-        }  # fmt: skip
+        }
     for name, found in models.items():
         g = found["embeddings"]
         picture = f"analysis/{name}/analysis-beyond.png"

@@ -68,8 +68,12 @@ def main(data: str) -> None:
         count["few_best_buddies"] += pixels < TOUCHING
         if pixels >= TOUCHING or pixels - edges < AHEAD:
             continue
-        line: dict[str, Any] = {"kind": kind, "board": count["boards"] - 1,
-                                "pixels": round(pixels, 3), "edges": round(edges, 3)}  # fmt: skip
+        line: dict[str, Any] = {
+            "kind": kind,
+            "board": count["boards"] - 1,
+            "pixels": round(pixels, 3),
+            "edges": round(edges, 3),
+        }
         for name, weight in WEIGHTS.items():
             with patch.object(fusion, "large_board", lambda *_, w=weight: (w, True)):
                 got = solver.solve(puzzle).positions
@@ -81,10 +85,17 @@ def main(data: str) -> None:
         ahead = [x for x in found if x["kind"] == kind]
         count |= {"pixels_ahead": len(ahead)} | {
             name: np.mean([x[name] for x in ahead], 0).round(1).tolist()
-            for name in WEIGHTS if ahead
-        }  # fmt: skip
-    record = {"commit": current_commit(), "ahead": AHEAD, "weights": WEIGHTS,
-              "marks": "absolute, neighbours", "summary": asked, "boards": found}  # fmt: skip
+            for name in WEIGHTS
+            if ahead
+        }
+    record = {
+        "commit": current_commit(),
+        "ahead": AHEAD,
+        "weights": WEIGHTS,
+        "marks": "absolute, neighbours",
+        "summary": asked,
+        "boards": found,
+    }
     write(str(Path(__file__).parent / "runs" / "touching-val.json"), record)
 
 

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["PieceTokenizer", "Puzzle", "PuzlmError", "Solution", "Solver"]
 
-_HOME = {"PieceTokenizer": "tokenizer", "Puzzle": "puzzle", "PuzlmError": "errors",
-         "Solution": "solver", "Solver": "solver"}  # fmt: skip
+_HOME = {
+    "PieceTokenizer": "tokenizer",
+    "Puzzle": "puzzle",
+    "PuzlmError": "errors",
+    "Solution": "solver",
+    "Solver": "solver",
+}
 
 
 def __getattr__(name: str) -> Any:

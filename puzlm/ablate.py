@@ -89,8 +89,12 @@ def run_plan(
     done = found_in(file)
     # The first seed of every row comes before the second of any: a plan cut short is still whole.
     most = max(len(plan.seeds(row)) for row in rows)
-    wanted = [(row, plan.seeds(row)[turn]) for turn in range(most) for row in rows
-              if turn < len(plan.seeds(row))]  # fmt: skip
+    wanted = [
+        (row, plan.seeds(row)[turn])
+        for turn in range(most)
+        for row in rows
+        if turn < len(plan.seeds(row))
+    ]
     if share < 0:
         raise SettingsError(f"--share {share}: must not be below 0")
     todo = [run for run in wanted if not _is_done(done, plan, *run, share)]
@@ -124,8 +128,9 @@ def run_plan(
     return [done[row.name, seed] for row, seed in wanted if (row.name, seed) in done]
 
 
-def _free(runs: Sequence[tuple[Row, int]], turns: Turns,
-          report: Callable[[str], None]) -> Iterator[tuple[Row, int]]:  # fmt: skip
+def _free(
+    runs: Sequence[tuple[Row, int]], turns: Turns, report: Callable[[str], None]
+) -> Iterator[tuple[Row, int]]:
     """Runs that no other process is at, each held while it is used.
 
     What others had is asked for again at the end: they may have been killed.
@@ -152,12 +157,16 @@ def _settings(plan: Plan, row: Row, seed: int, share: int) -> Line:
 
 def _is_done(done: dict[Any, Line], plan: Plan, row: Row, seed: int, share: int) -> bool:
     line = done.get((row.name, seed))
-    return (line is not None and line["status"] == "done"
-            and line["settings"] == _settings(plan, row, seed, share))  # fmt: skip
+    return (
+        line is not None
+        and line["status"] == "done"
+        and line["settings"] == _settings(plan, row, seed, share)
+    )
 
 
-def _line(plan: Plan, row: Row, seed: int, gallery: Any, libraries: dict[str, Any],
-          out: Path) -> Line:  # fmt: skip
+def _line(
+    plan: Plan, row: Row, seed: int, gallery: Any, libraries: dict[str, Any], out: Path
+) -> Line:
     """Run one row, whatever happens."""
     import torch
 
@@ -165,19 +174,32 @@ def _line(plan: Plan, row: Row, seed: int, gallery: Any, libraries: dict[str, An
 
     cuda = "cuda" in gallery.device
     line: Line = {
-        "name": row.name, "group": row.group, "x": row.x, "seed": seed, "status": "done",
-        "device": torch.cuda.get_device_name() if cuda else "CPU", "note": row.note,
+        "name": row.name,
+        "group": row.group,
+        "x": row.x,
+        "seed": seed,
+        "status": "done",
+        "device": torch.cuda.get_device_name() if cuda else "CPU",
+        "note": row.note,
         "settings": _settings(plan, row, seed, gallery.turns.places),
-    }  # fmt: skip
+    }
     try:
         recipe = plan.recipe(row, seed)
         library, tokenizer = _library(plan, row, recipe, gallery, libraries, out)
         keep = out / "models" / f"{row.name}-{seed}" if row.keep else None
         return line | run_row(
-            recipe, library, tokenizer, gallery, seconds=row.seconds or plan.plan.seconds,
-            steps=plan.plan.steps, start=row.start, side_steps=plan.plan.side_steps,
-            decodings=row.decode or plan.plan.decode, few=plan.plan.few, keep=keep,
-        )  # fmt: skip
+            recipe,
+            library,
+            tokenizer,
+            gallery,
+            seconds=row.seconds or plan.plan.seconds,
+            steps=plan.plan.steps,
+            start=row.start,
+            side_steps=plan.plan.side_steps,
+            decodings=row.decode or plan.plan.decode,
+            few=plan.plan.few,
+            keep=keep,
+        )
     except Exception as error:  # a row may fail in any way; the others must go on
         if cuda:
             torch.cuda.empty_cache()
@@ -185,8 +207,9 @@ def _line(plan: Plan, row: Row, seed: int, gallery: Any, libraries: dict[str, An
         return line | {"status": "failed", "error": f"{type(error).__name__}: {text[0][:300]}"}
 
 
-def _library(plan: Plan, row: Row, recipe: Recipe, gallery: Any, libraries: dict[str, Any],
-             out: Path) -> tuple[Any, Any]:  # fmt: skip
+def _library(
+    plan: Plan, row: Row, recipe: Recipe, gallery: Any, libraries: dict[str, Any], out: Path
+) -> tuple[Any, Any]:
     """The row's tokens, made once for all rows that read alike, and its tokenizer."""
     from puzlm.tokenizer import PieceTokenizer
     from puzlm.trial import make_library
@@ -194,8 +217,15 @@ def _library(plan: Plan, row: Row, recipe: Recipe, gallery: Any, libraries: dict
     settings = tokenizer_settings(row, recipe)
     reading = replace(settings, lexicographic=True, separator=True)  # what decides the symbols
     puzzles = row.puzzles or plan.plan.puzzles
-    key = json.dumps([asdict(reading), recipe.as_dict()["cut"], recipe.train.fit_puzzles, puzzles,
-                      gallery.contents()])  # fmt: skip
+    key = json.dumps(
+        [
+            asdict(reading),
+            recipe.as_dict()["cut"],
+            recipe.train.fit_puzzles,
+            puzzles,
+            gallery.contents(),
+        ]
+    )
     if key not in libraries:
         if row.learned:
             from puzlm.learned_tokenizers import LearnedTokenizer
@@ -224,8 +254,10 @@ def _summary(line: Line) -> str:
         f"{next(iter(ways.values()))['perfect']['value']:.1f}"
         for kind, ways in line["results"].items()
     )
-    return (f"{start}: {found}; {line['steps']} steps in {line['seconds']:.0f} s, "
-            f"{line['row_seconds']:.0f} s in all")  # fmt: skip
+    return (
+        f"{start}: {found}; {line['steps']} steps in {line['seconds']:.0f} s, "
+        f"{line['row_seconds']:.0f} s in all"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -236,17 +268,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", default=".", help="folder the plan's image files lie in")
     parser.add_argument("--only", nargs="*", default=[], help="names or groups of rows; * matches")
     parser.add_argument("--seconds", type=float, help="training time of a row")
-    parser.add_argument("--stop-after", type=float, default=float("inf"),
-                        help="begin no row that might not end within so many seconds")  # fmt: skip
-    parser.add_argument("--share", type=int, default=0,
-                        help="other processes run this plan in the same folder with the same "
-                        "number; so many may train at a time")  # fmt: skip
+    parser.add_argument(
+        "--stop-after",
+        type=float,
+        default=float("inf"),
+        help="begin no row that might not end within so many seconds",
+    )
+    parser.add_argument(
+        "--share",
+        type=int,
+        default=0,
+        help="other processes run this plan in the same folder with the same "
+        "number; so many may train at a time",
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     a = parser.parse_args(arguments)
     try:
-        run_plan(a.plan, a.output, data=a.data, only=a.only, seconds=a.seconds,
-                 stop_after=a.stop_after, share=a.share, device=a.device,
-                 report=lambda text: print(text, flush=True))  # fmt: skip
+        run_plan(
+            a.plan,
+            a.output,
+            data=a.data,
+            only=a.only,
+            seconds=a.seconds,
+            stop_after=a.stop_after,
+            share=a.share,
+            device=a.device,
+            report=lambda text: print(text, flush=True),
+        )
     except PuzlmError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -50,8 +50,10 @@ def gain(
     """Points of absolute accuracy above the base: on the same puzzles, means over the seeds."""
     if not _results(lines, kind, way) or not _results(base, kind, base_way or way):
         return None
-    one, other = (np.mean(_shares(rows, kind, asked), 0)
-                  for rows, asked in ((lines, way), (base, base_way or way)))  # fmt: skip
+    one, other = (
+        np.mean(_shares(rows, kind, asked), 0)
+        for rows, asked in ((lines, way), (base, base_way or way))
+    )
     return bootstrap(one - other[: len(one)])  # slow ways see the first puzzles only
 
 
@@ -65,8 +67,9 @@ def deviation(rows: Iterable[Sequence[Line]], kind: str) -> float:
 
     Rows at chance would make it too small: they all guess.
     """
-    groups = [values for lines in rows
-              if len(values := each(lines, kind)) > 1 and min(values) > LEARNED]  # fmt: skip
+    groups = [
+        values for lines in rows if len(values := each(lines, kind)) > 1 and min(values) > LEARNED
+    ]
     freedom = sum(len(values) - 1 for values in groups)
     return math.sqrt(sum(float(np.var(v)) * len(v) for v in groups) / freedom) if freedom else 0.0
 
@@ -82,8 +85,11 @@ def seed_noise(lines: Sequence[Line], base: Sequence[Line], between: float) -> f
 
 
 def _results(lines: Sequence[Line], kind: str, way: str) -> list[Line]:
-    return [x["results"][kind][way] for x in lines
-            if x["status"] == "done" and way in x["results"].get(kind, {})]  # fmt: skip
+    return [
+        x["results"][kind][way]
+        for x in lines
+        if x["status"] == "done" and way in x["results"].get(kind, {})
+    ]
 
 
 def _shares(lines: Sequence[Line], kind: str, way: str) -> Any:
@@ -97,17 +103,27 @@ def _shares(lines: Sequence[Line], kind: str, way: str) -> Any:
 
 def sweeps(
     panels: Mapping[str, Mapping[float, Sequence[Line]]],
-    shorter: Mapping[str, Mapping[float, Sequence[Line]]], titles: Mapping[str, str],
-    kinds: Sequence[str], base: Mapping[str, float], path: str | Path, way: str = "valid",
-) -> None:  # fmt: skip
+    shorter: Mapping[str, Mapping[float, Sequence[Line]]],
+    titles: Mapping[str, str],
+    kinds: Sequence[str],
+    base: Mapping[str, float],
+    path: str | Path,
+    way: str = "valid",
+) -> None:
     """Draw accuracy against one setting, a panel each.
 
     `panels[group][x]` are the lines of the row at x; `base[group]` is the base's x, marked. Rows
     that had less time, `shorter`, are drawn thin, without their perfect accuracy.
     """
     plt = pyplot()
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 3.9), sharey=True,
-                                layout="constrained", squeeze=False)  # fmt: skip
+    figure, axes = plt.subplots(
+        1,
+        len(panels),
+        figsize=(4.4 * len(panels), 3.9),
+        sharey=True,
+        layout="constrained",
+        squeeze=False,
+    )
     for panel, (group, rows) in zip(axes[0], panels.items(), strict=True):
         before = shorter.get(group, {})
         places = {x: number for number, x in enumerate(sorted({*rows, *before}, key=_place))}
@@ -115,13 +131,23 @@ def sweeps(
             found = {x: scores(lines, kind, way, "absolute") for x, lines in before.items()}
             known = {places[x]: s["value"] for x, s in found.items() if s is not None}
             thin = style(kind) | {"lw": 0.9, "ms": 3, "alpha": 0.55}
-            panel.plot(sorted(known), [known[x] for x in sorted(known)], **thin,
-                       label=f"{kind}, absolute, {_time(before)}")  # fmt: skip
+            panel.plot(
+                sorted(known),
+                [known[x] for x in sorted(known)],
+                **thin,
+                label=f"{kind}, absolute, {_time(before)}",
+            )
             for measure, fill in (("absolute", None), ("perfect", "white")):
                 points = {x: scores(rows.get(x, []), kind, way, measure) for x in places}
                 shown = {x: s for x, s in points.items() if s is not None}
-                _errors(panel, [places[x] for x in shown], list(shown.values()), kind,
-                        f"{kind}, {measure}, {_time(rows)}", fill)  # fmt: skip
+                _errors(
+                    panel,
+                    [places[x] for x in shown],
+                    list(shown.values()),
+                    kind,
+                    f"{kind}, {measure}, {_time(rows)}",
+                    fill,
+                )
             for x, place in places.items():
                 several = each(rows[x], kind, way) if len(rows.get(x, [])) > 1 else []
                 panel.plot([place + 0.13] * len(several), several, **DOT)
@@ -140,10 +166,14 @@ def sweeps(
 
 
 def bars(
-    rows: Mapping[str, Sequence[Line]], kinds: Sequence[str], path: str | Path, title: str,
-    way: str = "valid", ways: Mapping[str, str] | None = None,
+    rows: Mapping[str, Sequence[Line]],
+    kinds: Sequence[str],
+    path: str | Path,
+    title: str,
+    way: str = "valid",
+    ways: Mapping[str, str] | None = None,
     shorter: Mapping[str, Sequence[Line]] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Draw rows as horizontal bars, the first one as the line to compare with.
 
     `rows` maps labels to lines; a grey mark is the same row with less time, from `shorter`. With
@@ -171,19 +201,27 @@ def bars(
                     if not full and number == 0:
                         axes.text(1, place, "not run", va="center", fontsize=8, color=GREY)
                     continue
-                axes.barh(y, score["value"], height * (0.45 if full else 0.95),
-                          color=look["color"] if full else "white", edgecolor=look["color"],
-                          hatch=None if full else ("", "//")[number % 2], lw=1.1,
-                          label=f"{kind}, {measure}" if place == 0 else None)  # fmt: skip
+                axes.barh(
+                    y,
+                    score["value"],
+                    height * (0.45 if full else 0.95),
+                    color=look["color"] if full else "white",
+                    edgecolor=look["color"],
+                    hatch=None if full else ("", "//")[number % 2],
+                    lw=1.1,
+                    label=f"{kind}, {measure}" if place == 0 else None,
+                )
                 if not full:
                     low, high = score["value"] - score["low"], score["high"] - score["value"]
-                    axes.errorbar(score["value"], y, xerr=[[max(0, low)], [max(0, high)]],
-                                  color="black", lw=1)  # fmt: skip
+                    axes.errorbar(
+                        score["value"], y, xerr=[[max(0, low)], [max(0, high)]], color="black", lw=1
+                    )
                     several = each(lines, kind, asked) if len(lines) > 1 else []
                     axes.plot(several, [y] * len(several), **DOT)
                     if place == 0:
-                        axes.axvline(score["value"], color=look["color"], lw=0.9,
-                                     linestyle=look["linestyle"])  # fmt: skip
+                        axes.axvline(
+                            score["value"], color=look["color"], lw=0.9, linestyle=look["linestyle"]
+                        )
     axes.axvline(100 / 9, color=GREY, lw=0.8, linestyle=":")
     axes.set_yticks(range(len(shown)), list(shown))
     axes.set_ylim(len(shown) - 0.4, -0.6)
@@ -200,8 +238,10 @@ def bars(
 
 
 def sizes(
-    families: Mapping[str, Sequence[Sequence[Line]]], kinds: Sequence[str], path: str | Path,
-) -> None:  # fmt: skip
+    families: Mapping[str, Sequence[Sequence[Line]]],
+    kinds: Sequence[str],
+    path: str | Path,
+) -> None:
     """Draw every run of every backbone, a panel a kind, the sizes of one backbone side by side.
 
     Filled marks are read from the decoder, hollow ones from the head on the encoder; lines join
@@ -209,10 +249,18 @@ def sizes(
     is the accuracy of neither.
     """
     plt = pyplot()
-    figure, panels = plt.subplots(1, len(kinds), figsize=(6.4 * len(kinds), 4.4), sharey=True,
-                                  layout="constrained", squeeze=False)  # fmt: skip
-    texts = {name: "\n".join([name, *(_size(m[0]) for m in members if m)])
-             for name, members in families.items()}  # fmt: skip
+    figure, panels = plt.subplots(
+        1,
+        len(kinds),
+        figsize=(6.4 * len(kinds), 4.4),
+        sharey=True,
+        layout="constrained",
+        squeeze=False,
+    )
+    texts = {
+        name: "\n".join([name, *(_size(m[0]) for m in members if m)])
+        for name, members in families.items()
+    }
     for axes, kind in zip(panels[0], kinds, strict=True):
         look = style(kind)
         for way, fill, shift in (("valid", look["color"], -0.04), ("head", "white", 0.04)):
@@ -220,8 +268,13 @@ def sizes(
                 many = [m for m in members if m]
                 spots = [place + shift + 0.2 * (i - (len(many) - 1) / 2) for i in range(len(many))]
                 found = [each(lines, kind, way) for lines in many]
-                axes.plot(spots, [np.mean(values or np.nan) for values in found],
-                          "-" if way == "valid" else ":", lw=1, color=look["color"])  # fmt: skip
+                axes.plot(
+                    spots,
+                    [np.mean(values or np.nan) for values in found],
+                    "-" if way == "valid" else ":",
+                    lw=1,
+                    color=look["color"],
+                )
                 for spot, lines in zip(spots, many, strict=True):
                     low_high = [s["absolute"] for s in _results(lines, kind, way)]
                     _errors(axes, [spot] * len(low_high), low_high, kind, "", fill, line="")
@@ -233,10 +286,18 @@ def sizes(
             axes.text(0.5, 0.5, "not run", ha="center", transform=axes.transAxes, color=GREY)
     panels[0][0].set(ylabel="absolute accuracy on validation puzzles (%)", ylim=(0, None))
     mark = {"color": "black", "marker": "o", "ms": 5, "lw": 1}
-    handles = [plt.Line2D([], [], label="a run, its decoder (line: mean)", **mark),
-               plt.Line2D([], [], label="the same run, the head on its encoder", linestyle=":",
-                          markerfacecolor="white", **mark),
-               plt.Line2D([], [], color=GREY, linestyle=":", lw=0.8, label="chance")]  # fmt: skip
+    handles = [
+        plt.Line2D([], [], label="a run, its decoder (line: mean)", **mark),
+        plt.Line2D(
+            [],
+            [],
+            label="the same run, the head on its encoder",
+            linestyle=":",
+            markerfacecolor="white",
+            **mark,
+        ),
+        plt.Line2D([], [], color=GREY, linestyle=":", lw=0.8, label="chance"),
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
     save_figure(figure, path)
 
@@ -270,8 +331,11 @@ def curves(rows: Mapping[str, Line], path: str | Path) -> None:
     right.set(ylabel="loss of the training-only heads (nats)", ylim=(0, None))
     for axes in (left, right):
         axes.set(xlabel="training puzzles seen (thousands)", xlim=(0, None))
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center",
-                  ncols=len(rows) + 1 if len(rows) < 6 else 4)  # fmt: skip
+    figure.legend(
+        *left.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=len(rows) + 1 if len(rows) < 6 else 4,
+    )
     save_figure(figure, path)
 
 
@@ -291,8 +355,15 @@ def guessing(rows: int, columns: int) -> float:
     return math.log(cells) + sides / 2
 
 
-def _errors(axes: Any, x: Sequence[float], found: Sequence[Score], name: str, label: str,
-            fill: str | None, line: str | None = None) -> None:  # fmt: skip
+def _errors(
+    axes: Any,
+    x: Sequence[float],
+    found: Sequence[Score],
+    name: str,
+    label: str,
+    fill: str | None,
+    line: str | None = None,
+) -> None:
     look = style(name) | ({} if line is None else {"linestyle": line})
     if fill is not None:
         look |= {"markerfacecolor": fill, "lw": 1, "alpha": 0.8}

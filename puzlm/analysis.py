@@ -74,9 +74,17 @@ def entropy_growth(parts: NDArray[Any], k: int, lengths: Sequence[int], seed: in
         n = length * parts.shape[2]
         rows.append((n, values.mean(), error, uniform_entropy(k, n)[0], other))
     n, mean, error, uniform, other = np.array(rows).T
-    return {"tokens": n.astype(int), "mean": mean, "low": mean - 1.96 * error,
-            "high": mean + 1.96 * error, "uniform": uniform, "below_uniform": uniform - mean,
-            "shuffled": other, "bound": float(np.log2(k)), "bits": mean[-1]}  # fmt: skip
+    return {
+        "tokens": n.astype(int),
+        "mean": mean,
+        "low": mean - 1.96 * error,
+        "high": mean + 1.96 * error,
+        "uniform": uniform,
+        "below_uniform": uniform - mean,
+        "shuffled": other,
+        "bound": float(np.log2(k)),
+        "bits": mean[-1],
+    }
 
 
 # ---- Zipf -----------------------------------------------------------------------------------
@@ -131,17 +139,26 @@ def zipf(sequences: NDArray[Any], k: int, resamples: int = 100, seed: int = 0) -
     spots = _spaced(1, int((counts > 0).sum()))
     edges = [1, max(2, k // 64), max(3, k // 4), k]
     return {
-        "exponent": _around(s - bias, float(np.std(again))), "ranking_bias": bias,
+        "exponent": _around(s - bias, float(np.std(again))),
+        "ranking_bias": bias,
         "ks_distance": observed,
         "p_value": (1 + larger) / (1 + resamples),
         # A true power law has one slope everywhere; a rising one is a tail that thins out.
-        "slopes": [{"ranks": [a, b], "exponent": zipf_fit(counts, a, b)}
-                   for a, b in zip(edges, edges[1:], strict=False)],
-        "tail_share": {"ranks": [k // 2 + 1, k], "observed": ranked[k // 2 :].sum() / n,
-                       "fitted": law[k // 2 :].sum()},
-        "dead": int((counts == 0).sum()), "rare": int(((counts > 0) & (counts < RARE)).sum()),
-        "rank": spots, "frequency": ranked[spots - 1] / n, "fitted_frequency": law[spots - 1],
-    }  # fmt: skip
+        "slopes": [
+            {"ranks": [a, b], "exponent": zipf_fit(counts, a, b)}
+            for a, b in zip(edges, edges[1:], strict=False)
+        ],
+        "tail_share": {
+            "ranks": [k // 2 + 1, k],
+            "observed": ranked[k // 2 :].sum() / n,
+            "fitted": law[k // 2 :].sum(),
+        },
+        "dead": int((counts == 0).sum()),
+        "rare": int(((counts > 0) & (counts < RARE)).sum()),
+        "rank": spots,
+        "frequency": ranked[spots - 1] / n,
+        "fitted_frequency": law[spots - 1],
+    }
 
 
 # ---- Heaps ----------------------------------------------------------------------------------
@@ -174,8 +191,12 @@ def heaps(sequences: NDArray[Any], shuffles: int = 40, seed: int = 0) -> Result:
     logs = np.log(np.mean(fits, axis=0))
     beta, *others = np.polyfit(np.log(inside), logs.T, 1)[0]
     error = np.sqrt((groups - 1) * np.var(others)) if others else 0.0
-    return {"beta": _around(beta, error), "range": [low, high], "tokens": spots,
-            "distinct": np.mean(curves, axis=0)}  # fmt: skip
+    return {
+        "beta": _around(beta, error),
+        "range": [low, high],
+        "tokens": spots,
+        "distinct": np.mean(curves, axis=0),
+    }
 
 
 # ---- touching borders -----------------------------------------------------------------------
@@ -218,8 +239,11 @@ def mutual_information(
     first, second = first.reshape(len(first), -1), second.reshape(len(second), -1)
     first, second = first.astype(np.int64), second.astype(np.int64)
     plain, flat = plug_in_information(first, second, classes), second.reshape(-1)
-    bias = float(np.mean([plug_in_information(first, rng.permutation(flat), classes)
-                          for _ in range(resamples)]))  # fmt: skip
+    bias = float(
+        np.mean(
+            [plug_in_information(first, rng.permutation(flat), classes) for _ in range(resamples)]
+        )
+    )
     draws = [rng.integers(0, len(first), len(first)) for _ in range(resamples)]
     spread = np.std([plug_in_information(first[d], second[d], classes) for d in draws])
     return {**_around(plain - bias, float(spread)), "plug_in": plain, "bias": bias}
@@ -237,18 +261,26 @@ def border_information(
     classes = int(labels.max()) + 1
     a, b = (labels[side] for side in touching(tokens, grid, settings))
     B, walk = a.shape[2], labels[tokens[..., 0]]
-    result: Result = {"classes": classes, "pairs": int(a.size),
-                      "entropy": plug_in_information(a, a, classes),
-                      "touching": mutual_information(a, b, classes)}  # fmt: skip
+    result: Result = {
+        "classes": classes,
+        "pairs": int(a.size),
+        "entropy": plug_in_information(a, a, classes),
+        "touching": mutual_information(a, b, classes),
+    }
     result["same_picture"] = mutual_information(a, np.roll(b, a.shape[1] // 2, 1), classes)
     result["offset"] = [result["touching"]] + [
-        mutual_information(np.concatenate([a[..., : B - d], a[..., d:]], 1),
-                           np.concatenate([b[..., d:], b[..., : B - d]], 1), classes)
+        mutual_information(
+            np.concatenate([a[..., : B - d], a[..., d:]], 1),
+            np.concatenate([b[..., d:], b[..., : B - d]], 1),
+            classes,
+        )
         for d in range(1, B)
-    ]  # fmt: skip
+    ]
     if settings.clockwise:
-        result["own_border"] = [mutual_information(walk, np.roll(walk, -d, 2), classes)
-                                for d in range(1, walk.shape[2] // 2 + 1)]  # fmt: skip
+        result["own_border"] = [
+            mutual_information(walk, np.roll(walk, -d, 2), classes)
+            for d in range(1, walk.shape[2] // 2 + 1)
+        ]
     return result
 
 
@@ -293,8 +325,10 @@ def pair_scores(pairs: Pairs, known: Ints, labels: Ints) -> Floats:
 
 def touch_counts(pairs: Pairs, k: int) -> Ints:
     """How often each symbol touches another one, (k,)."""
-    return sum((np.bincount(side.reshape(-1), minlength=k) for pair in pairs for side in pair),
-               np.zeros(k, np.int64))  # fmt: skip
+    return sum(
+        (np.bincount(side.reshape(-1), minlength=k) for pair in pairs for side in pair),
+        np.zeros(k, np.int64),
+    )
 
 
 def partial_spearman(x: Floats, y: Floats, given: Floats | None = None) -> float:
@@ -307,9 +341,13 @@ def partial_spearman(x: Floats, y: Floats, given: Floats | None = None) -> float
 
 
 def embedding_geometry(
-    embeddings: dict[str, Floats], looks: Floats, scores: Floats,
-    halves: tuple[Floats, Floats] | None = None, sample: int = 20_000, seed: int = 0,
-) -> Result:  # fmt: skip
+    embeddings: dict[str, Floats],
+    looks: Floats,
+    scores: Floats,
+    halves: tuple[Floats, Floats] | None = None,
+    sample: int = 20_000,
+    seed: int = 0,
+) -> Result:
     """Ask whether near embeddings look alike or fit together: rank correlations over pairs.
 
     Row i of every table is the same known symbol. Half of the sampled pairs touch more often than
@@ -326,17 +364,26 @@ def embedding_geometry(
     drawn = np.concatenate([fits[rng.integers(0, len(fits), sample // 2)], blind])
     i, j = drawn[drawn[:, 0] != drawn[:, 1]].T
     near, fit = -np.linalg.norm(looks[i] - looks[j], axis=1), scores[i, j]
-    result: Result = {"symbols": len(looks), "pairs": len(i),
-                      "looks_and_compatibility": partial_spearman(near, fit)}  # fmt: skip
+    result: Result = {
+        "symbols": len(looks),
+        "pairs": len(i),
+        "looks_and_compatibility": partial_spearman(near, fit),
+    }
     if halves is not None:
         r = partial_spearman(halves[0][i, j], halves[1][i, j])
         result["compatibility_reliability"] = 2 * r / (1 + r)  # Spearman-Brown: of the whole
     for name, table in embeddings.items():
         close = (unit_rows(table)[i] * unit_rows(table)[j]).sum(1)
-        rows = {"looks": (near, None), "compatibility": (fit, None), "only_looks": (near, fit),
-                "only_compatibility": (fit, near)}  # fmt: skip
-        result[name] = {key: _around(partial_spearman(close, y, given), 1 / np.sqrt(len(looks)))
-                        for key, (y, given) in rows.items()}  # fmt: skip
+        rows = {
+            "looks": (near, None),
+            "compatibility": (fit, None),
+            "only_looks": (near, fit),
+            "only_compatibility": (fit, near),
+        }
+        result[name] = {
+            key: _around(partial_spearman(close, y, given), 1 / np.sqrt(len(looks)))
+            for key, (y, given) in rows.items()
+        }
     return result
 
 

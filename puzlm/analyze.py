@@ -119,9 +119,14 @@ def analyze_english(seed: int = 0) -> Result:
     """The same numbers for words; every word seen counts as the vocabulary."""
     words = english_words()
     kinds = int(words.max()) + 1
-    return {"name": "English", "vocab_size": kinds, "tokens": words.size,
-            "entropy": entropy_growth(words[:, :, None], kinds, [12, 24, 48, TEXT_WINDOW], seed),
-            "zipf": zipf(words, kinds, seed=seed), "heaps": heaps(words, seed=seed)}  # fmt: skip
+    return {
+        "name": "English",
+        "vocab_size": kinds,
+        "tokens": words.size,
+        "entropy": entropy_growth(words[:, :, None], kinds, [12, 24, 48, TEXT_WINDOW], seed),
+        "zipf": zipf(words, kinds, seed=seed),
+        "heaps": heaps(words, seed=seed),
+    }
 
 
 def read_embeddings(folder: Path, tokenizer: PieceTokenizer, seed: int) -> dict[str, Floats]:
@@ -160,8 +165,10 @@ def read_embeddings(folder: Path, tokenizer: PieceTokenizer, seed: int) -> dict[
     if (folder / "start.safetensors").is_file():
         before = torch.as_tensor(read_safetensors(folder / "start.safetensors")["embedding"])
         known = True
-    tables = {name: table.detach().numpy()[first : first + k].astype(np.float64)
-              for name, table in (("before", before), ("after", after))}  # fmt: skip
+    tables = {
+        name: table.detach().numpy()[first : first + k].astype(np.float64)
+        for name, table in (("before", before), ("after", after))
+    }
     return tables | ({"learned": tables["after"] - tables["before"]} if known else {})
 
 
@@ -190,9 +197,11 @@ def analyze_embeddings(
     # Queries from smooth to busy patches; the smooth ones alone would all look the same.
     busy = np.argsort(vectors.std(1))
     queries = busy[(np.linspace(0.3, 0.98, 6) * (len(busy) - 1)).astype(int)]
-    near = {"looks": -np.linalg.norm(looks[queries][:, None] - looks, axis=2),
-            "compatibility": pair_scores(pairs, known, np.arange(s.vocab_size))[queries],
-            **{n: unit_rows(t)[queries] @ unit_rows(t).T for n, t in tables.items()}}  # fmt: skip
+    near = {
+        "looks": -np.linalg.norm(looks[queries][:, None] - looks, axis=2),
+        "compatibility": pair_scores(pairs, known, np.arange(s.vocab_size))[queries],
+        **{n: unit_rows(t)[queries] @ unit_rows(t).T for n, t in tables.items()},
+    }
     rows = {name: nearest_symbols(value, queries) for name, value in near.items()}
     drawn = np.unique(np.concatenate([queries, *(r.reshape(-1) for r in rows.values())]))
     result["nearest"] = {"queries": known[queries], **{n: known[r] for n, r in rows.items()}}
@@ -220,18 +229,27 @@ def analyze_set(part: TokenSet, labels: Ints | None, seed: int = 0) -> Result:
         except SettingsError as error:  # no border symbols, or one a piece: nothing faces anything
             borders = {"skipped": str(error)}
     return {
-        "name": part.name, "grid": part.grid, "gap": part.gap, "vocab_size": part.vocab_size,
-        "puzzles": len(flat), "tokens": flat.size, "tokenizer": asdict(part.settings),
+        "name": part.name,
+        "grid": part.grid,
+        "gap": part.gap,
+        "vocab_size": part.vocab_size,
+        "puzzles": len(flat),
+        "tokens": flat.size,
+        "tokenizer": asdict(part.settings),
         "entropy": entropy_growth(sequences, k, lengths, seed),
-        "zipf": zipf(flat, k, seed=seed), "heaps": heaps(flat, seed=seed),
-        "equal_super_tokens": equal_super_tokens(part.tokens), "borders": borders,
-    }  # fmt: skip
+        "zipf": zipf(flat, k, seed=seed),
+        "heaps": heaps(flat, seed=seed),
+        "equal_super_tokens": equal_super_tokens(part.tokens),
+        "borders": borders,
+    }
 
 
 def analyze(
-    token_paths: Sequence[str | Path], out: str | Path, model: str | Path | None = None,
+    token_paths: Sequence[str | Path],
+    out: str | Path,
+    model: str | Path | None = None,
     seed: int = 0,
-) -> Result:  # fmt: skip
+) -> Result:
     """Analyse token files; write analysis.json, analysis.png/.svg and analysis-beyond.png/.svg.
 
     `model` is a trained model's folder, or a tokenizer's: it gives looks and embeddings. The
@@ -255,14 +273,27 @@ def analyze(
             embeddings = {"skipped": str(error)}
     k = sets[0].vocab_size * sets[0].tokens.shape[3]
     lengths = [2**power for power in range(3, 13)]
-    result: Result = _plain({
-        "version": 1, "seed": seed, "sets": [analyze_set(part, labels, seed) for part in sets],
-        "uniform": {"vocab_size": k, "tokens": lengths, "bound": np.log2(k),
-                    **dict(zip(("mean", "low", "high"),
-                               np.array([uniform_entropy(k, n) for n in lengths]).T, strict=True))},
-        "english": analyze_english(seed),
-        "embeddings": embeddings,
-    })  # fmt: skip
+    result: Result = _plain(
+        {
+            "version": 1,
+            "seed": seed,
+            "sets": [analyze_set(part, labels, seed) for part in sets],
+            "uniform": {
+                "vocab_size": k,
+                "tokens": lengths,
+                "bound": np.log2(k),
+                **dict(
+                    zip(
+                        ("mean", "low", "high"),
+                        np.array([uniform_entropy(k, n) for n in lengths]).T,
+                        strict=True,
+                    )
+                ),
+            },
+            "english": analyze_english(seed),
+            "embeddings": embeddings,
+        }
+    )
     folder = Path(out)
     write_bytes(folder / "analysis.json", (json.dumps(result) + "\n").encode())
     for suffix in ("png", "svg"):

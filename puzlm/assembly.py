@@ -122,8 +122,9 @@ def _search(board: _Board, seed: int, width: int, rounds: int) -> Ints:
         from puzlm.consensus import _join
         from puzlm.repair import _reassign, _repair, _tree_layout
     except ModuleNotFoundError as error:
-        raise PuzlmError("this needs scipy: pip install scipy (`auto` on small grids does not)"
-                         ) from error  # fmt: skip
+        raise PuzlmError(
+            "this needs scipy: pip install scipy (`auto` on small grids does not)"
+        ) from error
 
     size = len(board.cells)
     rivals = _rivals(board)
@@ -198,5 +199,12 @@ def _each_beam(board: _Board, width: int, starts: int) -> list[Ints]:
     return [beam(board, empty, way[empty[way] == board.void], width) for way in ways[:starts]]
 
 
-__all__ = ["SMALL_GRID", "STEPS", "assemble", "assemble_turned", "beam_search", "objective",
-           "repaired"]  # fmt: skip
+__all__ = [
+    "SMALL_GRID",
+    "STEPS",
+    "assemble",
+    "assemble_turned",
+    "beam_search",
+    "objective",
+    "repaired",
+]

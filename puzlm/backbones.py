@@ -66,11 +66,17 @@ class ModelSettings:
             raise SettingsError(f"model size '{size}' is unknown; {nearest(size, SIZES)}")
         encoder, decoder, d_model, heads, feed_forward = SIZES[size]
         return cls(
-            backbone, encoder, decoder, d_model, heads, feed_forward, feed_forward,
+            backbone,
+            encoder,
+            decoder,
+            d_model,
+            heads,
+            feed_forward,
+            feed_forward,
             vocabulary=len(tokenizer),
             max_length=tokenizer.sentence_length(tokenizer.settings.max_cells),
             slot_length=tokenizer.settings.border_length + tokenizer.settings.separator,
-        )  # fmt: skip
+        )
 
 
 class Seq2Seq(nn.Module):
@@ -79,8 +85,12 @@ class Seq2Seq(nn.Module):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.settings = settings
-        kinds = {"lstm": _Recurrent, "gru": _Recurrent, "encoder": EncoderOnly,
-                 "decoder": DecoderOnly}  # fmt: skip
+        kinds = {
+            "lstm": _Recurrent,
+            "gru": _Recurrent,
+            "encoder": EncoderOnly,
+            "decoder": DecoderOnly,
+        }
         self.net: Any = kinds.get(settings.backbone, _transformer)(settings)
 
     @property
@@ -112,24 +122,33 @@ class Seq2Seq(nn.Module):
         if states is None:
             states = self.encode(input_ids, attention_mask)
         out = self.net(
-            encoder_outputs=(states,), attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids, use_cache=False, return_dict=True,
-        )  # fmt: skip
+            encoder_outputs=(states,),
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            use_cache=False,
+            return_dict=True,
+        )
         logits: Tensor = out.logits
         return logits
 
     def start(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> dict[str, Any]:
         """Read the sentences; the returned state is what `step` goes on from."""
-        return {"states": self.encode(input_ids, attention_mask), "mask": attention_mask,
-                "cache": None}  # fmt: skip
+        return {
+            "states": self.encode(input_ids, attention_mask),
+            "mask": attention_mask,
+            "cache": None,
+        }
 
     def step(self, state: dict[str, Any], tokens: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """Feed one token a row; logits (rows, vocabulary) of the next."""
         out = self.net(
-            encoder_outputs=(state["states"],), attention_mask=state["mask"],
-            decoder_input_ids=tokens[:, None], past_key_values=state["cache"], use_cache=True,
+            encoder_outputs=(state["states"],),
+            attention_mask=state["mask"],
+            decoder_input_ids=tokens[:, None],
+            past_key_values=state["cache"],
+            use_cache=True,
             return_dict=True,
-        )  # fmt: skip
+        )
         return out.logits[:, -1], {**state, "cache": out.past_key_values}
 
     def reorder(self, state: dict[str, Any], rows: Tensor) -> dict[str, Any]:
@@ -187,24 +206,44 @@ def _transformer(s: ModelSettings) -> Any:
     collide with symbols.
     """
     common: dict[str, Any] = dict(
-        vocab_size=s.vocabulary, pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS,
-        decoder_start_token_id=BOS, forced_eos_token_id=None, forced_bos_token_id=None,
-    )  # fmt: skip
+        vocab_size=s.vocabulary,
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        decoder_start_token_id=BOS,
+        forced_eos_token_id=None,
+        forced_bos_token_id=None,
+    )
     if s.backbone == "t5":
         from transformers import T5Config, T5ForConditionalGeneration
 
-        return T5ForConditionalGeneration(T5Config(
-            d_model=s.d_model, d_kv=s.d_model // s.heads, d_ff=s.feed_forward, num_heads=s.heads,
-            num_layers=s.encoder_layers, num_decoder_layers=s.decoder_layers,
-            dropout_rate=s.dropout, **common,
-        ))  # fmt: skip
+        return T5ForConditionalGeneration(
+            T5Config(
+                d_model=s.d_model,
+                d_kv=s.d_model // s.heads,
+                d_ff=s.feed_forward,
+                num_heads=s.heads,
+                num_layers=s.encoder_layers,
+                num_decoder_layers=s.decoder_layers,
+                dropout_rate=s.dropout,
+                **common,
+            )
+        )
     layers: dict[str, Any] = dict(
-        d_model=s.d_model, encoder_layers=s.encoder_layers, decoder_layers=s.decoder_layers,
-        encoder_attention_heads=s.heads, decoder_attention_heads=s.heads,
-        encoder_ffn_dim=s.feed_forward, decoder_ffn_dim=s.decoder_feed_forward or s.feed_forward,
-        dropout=s.dropout, attention_dropout=0.0, activation_dropout=0.0,
-        activation_function="gelu", max_position_embeddings=s.max_length, **common,
-    )  # fmt: skip
+        d_model=s.d_model,
+        encoder_layers=s.encoder_layers,
+        decoder_layers=s.decoder_layers,
+        encoder_attention_heads=s.heads,
+        decoder_attention_heads=s.heads,
+        encoder_ffn_dim=s.feed_forward,
+        decoder_ffn_dim=s.decoder_feed_forward or s.feed_forward,
+        dropout=s.dropout,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        activation_function="gelu",
+        max_position_embeddings=s.max_length,
+        **common,
+    )
     if s.backbone == "pegasus":
         from transformers import PegasusConfig, PegasusForConditionalGeneration
 
@@ -222,8 +261,14 @@ class _Recurrent(Network):
         super().__init__()
         rnn = nn.LSTM if s.backbone == "lstm" else nn.GRU
         self.embed = nn.Embedding(s.vocabulary, s.d_model, padding_idx=PAD)
-        reader = rnn(s.d_model, s.d_model // 2, s.encoder_layers, batch_first=True,
-                     bidirectional=True, dropout=s.dropout)  # fmt: skip
+        reader = rnn(
+            s.d_model,
+            s.d_model // 2,
+            s.encoder_layers,
+            batch_first=True,
+            bidirectional=True,
+            dropout=s.dropout,
+        )
         self.encoder = nn.ModuleDict({"rnn": reader})  # as its weights are named in saved models
         self.rnn = rnn(s.d_model, s.d_model, s.decoder_layers, batch_first=True, dropout=s.dropout)
         self.query = nn.Linear(s.d_model, s.d_model, bias=False)

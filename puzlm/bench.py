@@ -38,8 +38,10 @@ PACKAGES = ("numpy", "pillow", "scipy", "torch", "transformers", "scikit-learn",
 def begin(quick: bool, report: Report) -> Record:
     """The head of a results file: how much is measured, and on what."""
     about = machine()
-    report(f"machine    {about['cores']} cores, {about['threads']} threads, load {about['load']}, "
-           f"{about['processor']}")  # fmt: skip
+    report(
+        f"machine    {about['cores']} cores, {about['threads']} threads, load {about['load']}, "
+        f"{about['processor']}"
+    )
     return {"quick": quick, "machine": about}
 
 
@@ -85,8 +87,11 @@ def race(works: Mapping[str, Callable[[], Any]], repeats: int) -> tuple[Times, d
 
 def spread(seconds: Sequence[float]) -> Record:
     """Seconds of the rounds, the fastest and the median."""
-    return {"min": round(min(seconds), 6), "median": round(float(np.median(seconds)), 6),
-            "rounds": [round(s, 6) for s in seconds]}  # fmt: skip
+    return {
+        "min": round(min(seconds), 6),
+        "median": round(float(np.median(seconds)), 6),
+        "rounds": [round(s, 6) for s in seconds],
+    }
 
 
 def ratio(times: Times, slow: str, fast: str, bar: float | None) -> Record:
@@ -98,8 +103,14 @@ def ratio(times: Times, slow: str, fast: str, bar: float | None) -> Record:
     verdict = "not judged"
     if bar is not None:
         verdict = "met" if low >= bar else "missed" if high < bar else "within noise"
-    return {"median": median, "low": low, "high": high, "min": fastest, "bar": bar,
-            "verdict": verdict}  # fmt: skip
+    return {
+        "median": median,
+        "low": low,
+        "high": high,
+        "min": fastest,
+        "bar": bar,
+        "verdict": verdict,
+    }
 
 
 def said(ratio: Record) -> str:
@@ -135,9 +146,12 @@ def launch(command: list[str]) -> tuple[float, float | None]:
     here = str(Path(__file__).parents[1])
     path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
-        [sys.executable, "-S", "-c", LAUNCHER, *command], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": path}, check=True,
-    )  # fmt: skip
+        [sys.executable, "-S", "-c", LAUNCHER, *command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        check=True,
+    )
     seconds, peak, code, said = json.loads(done.stdout)
     if code:
         raise PuzlmError(f"bench: {' '.join(command[:4])} ... failed with {code}: {said.strip()}")
@@ -160,8 +174,9 @@ def crops(count: int, side: int, seed: int) -> list[Pixels]:
         photo = photos[number % len(photos)]
         size = int(rng.integers(min(photo.size) // 4, min(photo.size) + 1))
         left, top = (int(rng.integers(0, edge - size + 1)) for edge in photo.size)
-        crop = photo.resize((side, side), Image.Resampling.BILINEAR,
-                            box=(left, top, left + size, top + size))  # fmt: skip
+        crop = photo.resize(
+            (side, side), Image.Resampling.BILINEAR, box=(left, top, left + size, top + size)
+        )
         made.append(np.asarray(crop)[:, :: rng.choice([-1, 1])])
     return made
 

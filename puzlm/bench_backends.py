@@ -31,8 +31,9 @@ def backends(report: Report, cold: int, repeats: int) -> Record:
             folder = _with_graphs(Path(scratch, "model"))
             engines = {
                 (solver, name): Solver.from_pretrained(folder, solver=solver, backend=name)
-                for solver in ("auto", "seq2seq") for name in ("torch", "onnx")
-            }  # fmt: skip
+                for solver in ("auto", "seq2seq")
+                for name in ("torch", "onnx")
+            }
             small = export(folder, Path(scratch, "int8"), "int8")  # its encoder multiplies integers
             for solver in ("auto", "seq2seq"):
                 engines[solver, "int8"] = Solver.from_pretrained(
@@ -56,9 +57,10 @@ def backends(report: Report, cold: int, repeats: int) -> Record:
             for name, runs in starts.items()
         }
         record["cold"] = bench.ratio(times, "torch", "onnx", 4.0)
-        report(f"backends   cold: torch {times['torch']['median']:.2f} s, "
-               f"onnx {times['onnx']['median']:.2f} s, {bench.said(record['cold'])} torch"
-               )  # fmt: skip
+        report(
+            f"backends   cold: torch {times['torch']['median']:.2f} s, "
+            f"onnx {times['onnx']['median']:.2f} s, {bench.said(record['cold'])} torch"
+        )
         puzzle = bench.puzzles(1)[0]
         for solver in ("auto", "seq2seq"):
             works = {
@@ -70,12 +72,16 @@ def backends(report: Report, cold: int, repeats: int) -> Record:
             record[f"warm_{solver}_int8"] = bench.ratio(times, "torch", "int8", None)
             found = [answers[name].positions for name in starts]
             record[f"same_{solver}"] = bool(np.array_equal(*found))
-            report(f"           warm {solver}: torch {1e3 * times['torch']['median']:.0f} ms, "
-                   f"onnx {1e3 * times['onnx']['median']:.0f} ms, "
-                   f"{bench.said(record[f'warm_{solver}'])} torch, "
-                   f"answers {'equal' if record[f'same_{solver}'] else 'DIFFER'}")  # fmt: skip
-            report(f"           with an int8 encoder {1e3 * times['int8']['median']:.0f} ms, "
-                   f"{record[f'warm_{solver}_int8']['median']}x the speed of torch")  # fmt: skip
+            report(
+                f"           warm {solver}: torch {1e3 * times['torch']['median']:.0f} ms, "
+                f"onnx {1e3 * times['onnx']['median']:.0f} ms, "
+                f"{bench.said(record[f'warm_{solver}'])} torch, "
+                f"answers {'equal' if record[f'same_{solver}'] else 'DIFFER'}"
+            )
+            report(
+                f"           with an int8 encoder {1e3 * times['int8']['median']:.0f} ms, "
+                f"{record[f'warm_{solver}_int8']['median']}x the speed of torch"
+            )
     return record
 
 

@@ -39,11 +39,16 @@ def run(a: Any) -> dict[str, Any]:
     began, device, recipe = time.monotonic(), device_of(), _recipe(a)
     record: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "torch": torch.__version__, "steps": a.curve, "batch": recipe.train.batch,
-        "data": [Path(path).name for path in a.data], "images": a.limit,
-        "lr": recipe.train.lr, "warmup": recipe.train.warmup, "heads": recipe.train.heads,
+        "torch": torch.__version__,
+        "steps": a.curve,
+        "batch": recipe.train.batch,
+        "data": [Path(path).name for path in a.data],
+        "images": a.limit,
+        "lr": recipe.train.lr,
+        "warmup": recipe.train.warmup,
+        "heads": recipe.train.heads,
         "curves": {},
-    }  # fmt: skip
+    }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         album = _album(a, device)
@@ -53,8 +58,16 @@ def run(a: Any) -> dict[str, Any]:
         if device == "cuda":
             torch.cuda.empty_cache()
         jobs = Jobs(folder, a.changes, max(1, (os.cpu_count() or 2) // len(LINES)))
-        same = ["--curve", str(a.curve), "--limit", str(a.limit), "--batch", str(a.batch),
-                "--turn", str(folder / "tokenizer")]  # fmt: skip
+        same = [
+            "--curve",
+            str(a.curve),
+            "--limit",
+            str(a.limit),
+            "--batch",
+            str(a.batch),
+            "--turn",
+            str(folder / "tokenizer"),
+        ]
         for path in a.data:
             same += ["--data", path]
         running = {}
@@ -65,9 +78,10 @@ def run(a: Any) -> dict[str, Any]:
             good = jobs.wait(process, began + a.budget)
             file = folder / f"{line_name}.json"
             record["curves"][line_name] = (
-                json.loads(file.read_text()) if good and file.exists()
+                json.loads(file.read_text())
+                if good and file.exists()
                 else {"failed": jobs.why("--line", line_name)}
-            )  # fmt: skip
+            )
             record["seconds"] = round(time.monotonic() - began, 1)
             write_bytes(a.output, (json.dumps(record) + "\n").encode())
             print(_said(line_name, record["curves"][line_name]))
@@ -89,8 +103,15 @@ def line(a: Any) -> None:
         set_rate(rig.optimiser, learning_rate(step, t.lr, t.warmup, t.steps))
         facts.append(rig.step(step))
     loss, cross, right, heads = torch.stack(facts).t().tolist()
-    found = {"tricks": vars(tricks), "dropped": dropped, "fast": fast, "loss": loss,
-             "cross_entropy": cross, "accuracy": right, "heads": heads}  # fmt: skip
+    found = {
+        "tricks": vars(tricks),
+        "dropped": dropped,
+        "fast": fast,
+        "loss": loss,
+        "cross_entropy": cross,
+        "accuracy": right,
+        "heads": heads,
+    }
     write_bytes(a.output, json.dumps(found).encode())
 
 

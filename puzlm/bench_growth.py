@@ -42,19 +42,25 @@ def growth(report: bench.Report, repeats: int, grids: Sequence[int] = GRIDS) -> 
     # Of the fastest runs, which other work on the machine disturbs least. Not of the search: for
     # large grids it is another one, and a line through both says nothing.
     exponents = {
-        stage: bench.exponent((len(p.pieces), seconds[name][stage]["min"])
-                               for name, p in puzzles.items())
-        for stage in STAGES if stage != "search"
-    }  # fmt: skip
+        stage: bench.exponent(
+            (len(p.pieces), seconds[name][stage]["min"]) for name, p in puzzles.items()
+        )
+        for stage in STAGES
+        if stage != "search"
+    }
     report(f"growth     pieces of {PIECE} px, one puzzle at a time, ms: {', '.join(puzzles)}")
     for stage in STAGES:
         shown = ", ".join(f"{1e3 * seconds[name][stage]['min']:.1f}" for name in puzzles)
         power = f": grows as pieces^{exponents[stage]}" if stage in exponents else ""
         report(f"           {stage:9s} {shown}{power}")
-    return {"piece": PIECE, "model": folder.name, "seconds": seconds, "exponents": exponents,
-            "tokens": {k: tokenizer.sentence_length(p.cells) for k, p in puzzles.items()},
-            "note": "read: shape of the model with untrained weights; greedy over unused cells"
-            }  # fmt: skip
+    return {
+        "piece": PIECE,
+        "model": folder.name,
+        "seconds": seconds,
+        "exponents": exponents,
+        "tokens": {k: tokenizer.sentence_length(p.cells) for k, p in puzzles.items()},
+        "note": "read: shape of the model with untrained weights; greedy over unused cells",
+    }
 
 
 def _stages(
@@ -71,13 +77,18 @@ def _stages(
     return {
         "tokenise": partial(tokenizer, [puzzle]),
         "read": partial(
-            decode, reader, text["input_ids"], slots=puzzle.cells, grid=puzzle.grid,
-            first_cell=tokenizer.cell_token_id(0), attention_mask=text["attention_mask"],
+            decode,
+            reader,
+            text["input_ids"],
+            slots=puzzle.cells,
+            grid=puzzle.grid,
+            first_cell=tokenizer.cell_token_id(0),
+            attention_mask=text["attention_mask"],
         ),
         "sides": partial(sides.scores, symbols),
         "pixels": lambda: [classic.scores(cost) for cost in classic.mgc(puzzle.pieces)],
         "search": partial(search, right, below, puzzle.grid),
-    }  # fmt: skip
+    }
 
 
 def _puzzle(side: int) -> Puzzle:

@@ -118,18 +118,27 @@ def tokenise(
     far = [((x - book.centroids[k[differ]]) ** 2).sum(1) for k in (symbols, answers["whole"])]
     bars = (5.0, 1.0) if judge else (None, None)
     record: Record = {
-        "puzzles": puzzles, "vocab_size": s.vocab_size, "pca_dim": s.pca_dim, "piece_size": side,
-        "seconds": times, "puzzles_per_second": round(puzzles / times["ours"]["median"], 1),
-        "same_symbols": min(same), "differ": len(differ),
+        "puzzles": puzzles,
+        "vocab_size": s.vocab_size,
+        "pca_dim": s.pca_dim,
+        "piece_size": side,
+        "seconds": times,
+        "puzzles_per_second": round(puzzles / times["ours"]["median"], 1),
+        "same_symbols": min(same),
+        "differ": len(differ),
         "same_or_nearer": 1.0 - float((far[0] > far[1]).sum()) / len(symbols),
         "against_puzzle_by_puzzle": bench.ratio(times, "one by one", "ours", bars[0]),
         "against_whole_batch": bench.ratio(times, "whole", "ours", bars[1]),
-    }  # fmt: skip
-    report(f"tokenise   {puzzles} puzzles, k={s.vocab_size}, d={s.pca_dim}: "
-           f"{record['puzzles_per_second']} puzzles/s; {record['same_symbols']:.3%} same symbols, "
-           f"{record['same_or_nearer']:.3%} same or nearer")  # fmt: skip
-    for key, what in (("against_puzzle_by_puzzle", "puzzle by puzzle"),
-                      ("against_whole_batch", "on the whole batch")):  # fmt: skip
+    }
+    report(
+        f"tokenise   {puzzles} puzzles, k={s.vocab_size}, d={s.pca_dim}: "
+        f"{record['puzzles_per_second']} puzzles/s; {record['same_symbols']:.3%} same symbols, "
+        f"{record['same_or_nearer']:.3%} same or nearer"
+    )
+    for key, what in (
+        ("against_puzzle_by_puzzle", "puzzle by puzzle"),
+        ("against_whole_batch", "on the whole batch"),
+    ):
         report(f"           {bench.said(record[key])} scikit-learn {what}")
     return record
 
@@ -150,15 +159,25 @@ def decode_greedy(report: Report, batches: Sequence[int], repeats: int) -> Recor
         ids, mask = text["input_ids"][:batch], text["attention_mask"][:batch]
 
         def ours(ids: Any = ids, mask: Any = mask) -> NDArray[np.int64]:
-            return decode(reader, ids, slots=9, grid=(3, 3), first_cell=first,
-                          attention_mask=mask, method="greedy").cells  # fmt: skip
+            return decode(
+                reader,
+                ids,
+                slots=9,
+                grid=(3, 3),
+                first_cell=first,
+                attention_mask=mask,
+                method="greedy",
+            ).cells
 
         def theirs(ids: Any = ids, mask: Any = mask) -> NDArray[np.int64]:
             with torch.inference_mode():
                 tokens = model.net.generate(
-                    **model.inputs(torch.from_numpy(ids)), attention_mask=torch.from_numpy(mask),
-                    max_new_tokens=9, do_sample=False, num_beams=1,
-                )  # fmt: skip
+                    **model.inputs(torch.from_numpy(ids)),
+                    attention_mask=torch.from_numpy(mask),
+                    max_new_tokens=9,
+                    do_sample=False,
+                    num_beams=1,
+                )
             cells = tokens[:, 1:].numpy() - first
             return np.where((cells >= 0) & (cells < 9), cells, -1)
 
@@ -169,9 +188,11 @@ def decode_greedy(report: Report, batches: Sequence[int], repeats: int) -> Recor
             "against_generate": bench.ratio(times, "generate", "ours", 1.0),
         }
         record[f"batch_{batch}"] = found
-        report(f"decode     batch {batch}: {1e3 * times['ours']['median']:.1f} ms, "
-               f"{bench.said(found['against_generate'])} generate(), "
-               f"{found['same_answers']:.2%} same cells")  # fmt: skip
+        report(
+            f"decode     batch {batch}: {1e3 * times['ours']['median']:.1f} ms, "
+            f"{bench.said(found['against_generate'])} generate(), "
+            f"{found['same_answers']:.2%} same cells"
+        )
     return record
 
 
@@ -199,8 +220,9 @@ def memory(report: Report, counts: tuple[int, int]) -> Record:
             peaks[count] = bench.launch([sys.executable, "-c", code, *arguments])[1]
     small, large = peaks[counts[0]], peaks[counts[1]]
     ratio = round(large / small, 3) if small and large else None
-    report(f"memory     peak {small} MB for {counts[0]} images, {large} MB for {counts[1]}: "
-           f"{ratio}x")  # fmt: skip
+    report(
+        f"memory     peak {small} MB for {counts[0]} images, {large} MB for {counts[1]}: {ratio}x"
+    )
     return {"images": list(counts), "peak_mb": [small, large], "ratio": ratio}
 
 
@@ -210,16 +232,27 @@ def solve_cost(report: Report, cold: int, repeats: int) -> Record:
     with tempfile.TemporaryDirectory() as scratch:
         picture, answer = Path(scratch, "shuffled.png"), Path(scratch, "solved.png")
         write_image(picture, bench.shuffled(read_image(bench.SAMPLES / "china.jpg")))
-        command = [sys.executable, "-m", "puzlm.cli", "solve", str(picture), "--grid", "3",
-                   "-o", str(answer)]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "puzlm.cli",
+            "solve",
+            str(picture),
+            "--grid",
+            "3",
+            "-o",
+            str(answer),
+        ]
         runs = [bench.launch(command) for _ in range(cold)]
         if not answer.is_file():
             raise PuzlmError(f"bench: {answer} was not written")
     record["cold_seconds"] = bench.spread([seconds for seconds, _ in runs])
     record["cold_peak_mb"] = max((peak for _, peak in runs if peak is not None), default=None)
     record["cold_aim_seconds"], record["warm_aim_seconds"] = 5.0, 0.1
-    report(f"solve      cold, command to picture: {record['cold_seconds']['median']:.2f} s "
-           f"(aim 5), peak {record['cold_peak_mb']} MB")  # fmt: skip
+    report(
+        f"solve      cold, command to picture: {record['cold_seconds']['median']:.2f} s "
+        f"(aim 5), peak {record['cold_peak_mb']} MB"
+    )
 
     engines = {name: Solver.from_pretrained(solver=name) for name in ("auto", "seq2seq")}
     record["backend"] = _backend(engines["auto"])
@@ -231,10 +264,11 @@ def solve_cost(report: Report, cold: int, repeats: int) -> Record:
         k: round(len(puzzles) / t["median"], 1) for k, t in record["batch_64_seconds"].items()
     }
     for name in engines:
-        report(f"           {name}, {record['backend']}: warm "
-               f"{1e3 * record['warm_seconds'][name]['median']:.0f} ms a puzzle (aim 100), "
-               f"{record['batch_64_puzzles_per_second'][name]} puzzles/s at batch 64"
-               )  # fmt: skip
+        report(
+            f"           {name}, {record['backend']}: warm "
+            f"{1e3 * record['warm_seconds'][name]['median']:.0f} ms a puzzle (aim 100), "
+            f"{record['batch_64_puzzles_per_second'][name]} puzzles/s at batch 64"
+        )
 
     photo = read_image(bench.SAMPLES / "china.jpg")
     cuts = {f"{g}x{g}": Puzzle.from_image(photo, g) for g in GRIDS}
@@ -269,8 +303,13 @@ def training_stages(report: Report, quick: bool) -> Record:
     device = "cuda" if cuda else "cpu"
     changes: list[str] = []
     if not cuda:  # the paper's size takes a minute a step on two cores
-        changes = ["model.size=tiny", "train.batch=16", "tokenizer.vocab_size=256",
-                   "tokenizer.pca_dim=64", "tokenizer.piece_size=48"]  # fmt: skip
+        changes = [
+            "model.size=tiny",
+            "train.batch=16",
+            "tokenizer.vocab_size=256",
+            "tokenizer.pca_dim=64",
+            "tokenizer.piece_size=48",
+        ]
     recipe = Recipe.from_overrides([*changes, "tokenizer.max_cells=9"])
     record: Record = {"device": torch.cuda.get_device_name() if cuda else "cpu", "loops": []}
     record["matrix_tflops"] = round(matrix_rate(device, 8192 if cuda else 512), 3)
@@ -280,9 +319,11 @@ def training_stages(report: Report, quick: bool) -> Record:
             torch.cuda.reset_peak_memory_stats()
         found = stages(recipe, device, fast, 3 if quick else 20)
         record["loops"].append(found)
-        report(f"           {found['loop']}, batch {found['batch']}, "
-               f"{found['parameters'] / 1e6:.1f} M weights: "
-               f"{found['puzzles_per_second']} puzzles/s, {found['tflops']} TFLOP/s")  # fmt: skip
+        report(
+            f"           {found['loop']}, batch {found['batch']}, "
+            f"{found['parameters'] / 1e6:.1f} M weights: "
+            f"{found['puzzles_per_second']} puzzles/s, {found['tflops']} TFLOP/s"
+        )
         shown = ", ".join(f"{k} {v}" for k, v in found["milliseconds"].items())
         report(f"           ms: {shown}; step {found['step_milliseconds']}")
     return record

@@ -51,8 +51,12 @@ def attention(device: str) -> dict[str, Any]:
     batch, dtype = (1024, torch.bfloat16) if device == "cuda" else (2, torch.float32)
     qkv = torch.randn(batch, 116, 3 * 512, device=device, dtype=dtype, requires_grad=True)
     grad = torch.randn(batch, 116, 512, device=device, dtype=dtype)
-    backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
-                "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}  # fmt: skip
+    backends = {
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "cudnn": SDPBackend.CUDNN_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+        "math": SDPBackend.MATH,
+    }
 
     def timed(way: str, backend: list[SDPBackend]) -> dict[str, float]:
         with sdpa_kernel(backend):
@@ -78,8 +82,10 @@ def attention_ways(device: str) -> dict[str, dict[str, float]]:
         return {}
     qkv = torch.randn(1024, 116, 3 * 512, device=device, dtype=torch.bfloat16)
     grad = torch.randn(1024, 116, 512, device=device, dtype=torch.bfloat16)
-    works = {"attend": lambda: kernels.attend(qkv, 8, False),
-             "attend_backward": lambda: kernels.attend_backward(qkv, grad, 8, False)}  # fmt: skip
+    works = {
+        "attend": lambda: kernels.attend(qkv, 8, False),
+        "attend_backward": lambda: kernels.attend_backward(qkv, grad, 8, False),
+    }
     found: dict[str, dict[str, float]] = {}
     for name, work in works.items():
         chosen = kernels.WAYS[name]
@@ -94,9 +100,15 @@ def attention_ways(device: str) -> dict[str, dict[str, float]]:
 
 WAYS = {
     "attend": ((64, 4, 0), (64, 8, 0), (128, 8, 0), (128, 4, 0), (32, 4, 0)),
-    "attend_backward": ((32, 8, 0), (32, 8, 128), (64, 8, 0), (64, 8, 128), (16, 8, 0),
-                        (128, 8, 0)),
-}  # fmt: skip
+    "attend_backward": (
+        (32, 8, 0),
+        (32, 8, 128),
+        (64, 8, 0),
+        (64, 8, 128),
+        (16, 8, 0),
+        (128, 8, 0),
+    ),
+}
 
 
 def products(device: str) -> dict[str, Any]:
@@ -134,10 +146,11 @@ def agreement(recipe: Recipe, device: str, data: Sequence[str] = ()) -> dict[str
         books, x = there.codebooks_, torch.from_numpy(pieces).to(device).float()
         ways: dict[str, list[Codebook]] = {
             "float64": [WideBook(b.mean, b.components, b.centroids) for b in books],
-            "float32": books, "tf32": books,
+            "float32": books,
+            "tf32": books,
             "split": [SplitBook(book, "split") for book in books],
             "bfloat16": [SplitBook(book, "bfloat16") for book in books],
-        }  # fmt: skip
+        }
         symbols = {}
         for way, there.codebooks_ in ways.items():
             torch.backends.cuda.matmul.allow_tf32 = way == "tf32"

@@ -107,8 +107,14 @@ def good_requests(solver: Solver, each: int = 3) -> list[Asked]:
     add("auto", "3x3")
     add("auto", "3x3", missing=1, gap=0.1)
     add("seq2seq", "3x3")
-    for kind, grid in (("auto", "2x2"), ("auto", "2x3"), ("auto", "4x4"), ("bigram", "3x3"),
-                       ("classic", "3x3"), ("classic", "3x4")):  # fmt: skip
+    for kind, grid in (
+        ("auto", "2x2"),
+        ("auto", "2x3"),
+        ("auto", "4x4"),
+        ("bigram", "3x3"),
+        ("classic", "3x3"),
+        ("classic", "3x4"),
+    ):
         add(kind, grid)
     for seed in range(each):  # other ways to send a puzzle
         puzzle = Puzzle.from_image(next(crops), "2x3", seed=seed)

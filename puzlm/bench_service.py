@@ -88,13 +88,13 @@ def checks(found: Record) -> dict[str, bool]:
         "no 5xx but 503": not any(k.startswith("5") and k != "503" for k in statuses),
         "no request without an answer": sum(part["failed"] for part in runs) == 0,
         "every good request answered as the plain solver answers": all(
-            not part["wrong"] for part in runs) and all(
-            part["wrong"] == 0 for part in found["load"]["clients"].values()),
+            not part["wrong"] for part in runs
+        )
+        and all(part["wrong"] == 0 for part in found["load"]["clients"].values()),
         "every malformed request refused with its 4xx": not found["storm"]["not_refused"],
-        f"memory grows by less than {GROWTH - 1:.0%}":
-            memory is None or memory["growth"] < GROWTH,
+        f"memory grows by less than {GROWTH - 1:.0%}": memory is None or memory["growth"] < GROWTH,
         "Ctrl-C ends it with exit code 0": found["server_exit_code"] == 0,
-    }  # fmt: skip
+    }
 
 
 # ---- the parts ------------------------------------------------------------------------------
@@ -128,17 +128,22 @@ def load(server: Server, solver: Solver, s: Settings, report: Report) -> Record:
             "puzzles_per_second": round(s.puzzles / times["service"]["median"], 2),
             "plain_puzzles_per_second": round(s.puzzles / times["plain"]["median"], 2),
             "ratio": bench.ratio(times, "plain", "service", None),
-            "p50_ms": p50, "p99_ms": p99, "wrong": wrong, "seconds": times,
+            "p50_ms": p50,
+            "p99_ms": p99,
+            "wrong": wrong,
+            "seconds": times,
             "processor_ms_per_puzzle": {
                 name: round(1e3 * value / s.rounds / s.puzzles, 1)
                 for name, value in zip(("plain", "service"), worked, strict=True)
             },
-        }  # fmt: skip
+        }
         record["clients"][str(clients)] = here
-        report(f"load       {clients:2d} clients: {here['puzzles_per_second']} puzzles/s, "
-               f"{here['ratio']['median']}x plain one-by-one calls "
-               f"({here['plain_puzzles_per_second']}/s); p50 {p50:.0f} ms, p99 {p99:.0f} ms; "
-               f"processor ms a puzzle {here['processor_ms_per_puzzle']}")  # fmt: skip
+        report(
+            f"load       {clients:2d} clients: {here['puzzles_per_second']} puzzles/s, "
+            f"{here['ratio']['median']}x plain one-by-one calls "
+            f"({here['plain_puzzles_per_second']}/s); p50 {p50:.0f} ms, p99 {p99:.0f} ms; "
+            f"processor ms a puzzle {here['processor_ms_per_puzzle']}"
+        )
     return record
 
 
@@ -150,11 +155,12 @@ def overload(server: Server, solver: Solver, s: Settings, report: Report) -> Rec
     counts = Counter(str(answer.status) for answer in answers)
     served = [answer for answer in answers if answer.status != 503]
     record = {
-        "clients": s.overload, "statuses": dict(sorted(counts.items())),
+        "clients": s.overload,
+        "statuses": dict(sorted(counts.items())),
         "failed": sum(answer.status == 0 for answer in answers),
         "wrong": sum(not answer.right for answer in served),
         "without_retry_after": sum(a.status == 503 and not a.retry for a in answers),
-    }  # fmt: skip
+    }
     report(f"overload   {s.overload} clients at once: {record['statuses']}")
     return record
 
@@ -181,28 +187,41 @@ def storm(server: Server, solver: Solver, s: Settings, report: Report) -> Record
     known = [value for value in series if value is not None]
     pairs = list(zip(sent, answers, strict=True))
     record: Record = {
-        "requests": len(sent), "malformed": sum(asked.expected is None for asked in sent),
-        "seconds": round(seconds, 1), "requests_per_second": round(len(sent) / seconds, 1),
+        "requests": len(sent),
+        "malformed": sum(asked.expected is None for asked in sent),
+        "seconds": round(seconds, 1),
+        "requests_per_second": round(len(sent) / seconds, 1),
         "p50_ms": round(float(np.quantile(waits, 0.5)), 1),
         "p99_ms": round(float(np.quantile(waits, 0.99)), 1),
         "statuses": dict(sorted(statuses.items())),
         "kinds": dict(sorted(Counter(asked.name for asked in sent).items())),
         "failed": sum(a.status == 0 for asked, a in pairs if not asked.hangs_up),
-        "wrong": dict(Counter(asked.name for asked, a in pairs
-                              if asked.expected is not None and not a.right)),
-        "not_refused": dict(Counter(f"{asked.name}: {a.status}" for asked, a in pairs
-                                    if asked.expected is None and not a.right)),
-        "memory": None if not known else {
+        "wrong": dict(
+            Counter(asked.name for asked, a in pairs if asked.expected is not None and not a.right)
+        ),
+        "not_refused": dict(
+            Counter(
+                f"{asked.name}: {a.status}"
+                for asked, a in pairs
+                if asked.expected is None and not a.right
+            )
+        ),
+        "memory": None
+        if not known
+        else {
             "mb": [round(value, 1) for value in known],
             "growth": round(known[-1] / known[0], 4),
         },
-    }  # fmt: skip
-    report(f"storm      {len(sent)} requests, {record['malformed']} malformed, "
-           f"{s.storm_clients} clients: {record['requests_per_second']}/s, {record['statuses']}"
-           )  # fmt: skip
+    }
+    report(
+        f"storm      {len(sent)} requests, {record['malformed']} malformed, "
+        f"{s.storm_clients} clients: {record['requests_per_second']}/s, {record['statuses']}"
+    )
     if known:
-        report(f"           memory {known[0]:.0f} MB after {s.warm_up} to warm up, "
-               f"{known[-1]:.0f} MB at the end: {record['memory']['growth']}x")  # fmt: skip
+        report(
+            f"           memory {known[0]:.0f} MB after {s.warm_up} to warm up, "
+            f"{known[-1]:.0f} MB at the end: {record['memory']['growth']}x"
+        )
     for kind in ("wrong", "not_refused"):
         if record[kind]:
             report(f"           {kind.replace('_', ' ')}: {record[kind]}")
@@ -246,9 +265,11 @@ def serving() -> Iterator[Server]:
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "puzlm.cli", "web", "--port", str(port)], stdout=said,
-            stderr=said, env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
-        )  # fmt: skip
+            [sys.executable, "-m", "puzlm.cli", "web", "--port", str(port)],
+            stdout=said,
+            stderr=said,
+            env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
+        )
         try:
             _wait(process, port, said)
             yield Server(process, port)

@@ -80,9 +80,15 @@ class Rig:
     """Everything one training step needs, in the plain or in the fast way."""
 
     def __init__(
-        self, recipe: Recipe, device: str, fast: bool, tricks: Tricks = PLAIN, *,
-        album: Album, tokenizer: PieceTokenizer,
-    ) -> None:  # fmt: skip
+        self,
+        recipe: Recipe,
+        device: str,
+        fast: bool,
+        tricks: Tricks = PLAIN,
+        *,
+        album: Album,
+        tokenizer: PieceTokenizer,
+    ) -> None:
         self.recipe, self.device, self.fast, self.tricks = recipe, device, fast, tricks
         t, cuda = recipe.train, "cuda" in device
         self.pages = Pages(recipe, tokenizer, device, album, fast, tricks)
@@ -95,9 +101,13 @@ class Rig:
         self.weights = list(self.objective.parameters())
         rate: Any = torch.tensor(1e-5, device=device) if tricks.graph else 1e-5
         self.optimiser = torch.optim.AdamW(
-            self.weights, lr=rate, betas=(0.9, 0.98), weight_decay=t.weight_decay, fused=cuda,
+            self.weights,
+            lr=rate,
+            betas=(0.9, 0.98),
+            weight_decay=t.weight_decay,
+            fused=cuda,
             capturable=cuda and tricks.graph,
-        )  # fmt: skip
+        )
         whole = fast and not tricks.blocks
         self.run: Any = torch.compile(self.objective, dynamic=False) if whole else self.objective
         self.autocast = torch.autocast("cuda", torch.bfloat16, enabled=cuda and not fast)
@@ -151,9 +161,11 @@ def check(rig: Rig, batch: Batch) -> Check:
             loss = run(batch)[0]
         found = torch.autograd.grad(loss, rig.weights, allow_unused=True)
         return float(loss.detach()), torch.cat(
-            [(torch.zeros_like(w) if g is None else g).flatten().double()
-             for w, g in zip(rig.weights, found, strict=True)]
-        )  # fmt: skip
+            [
+                (torch.zeros_like(w) if g is None else g).flatten().double()
+                for w, g in zip(rig.weights, found, strict=True)
+            ]
+        )
 
     loss, gradient = once(rig.run, not rig.fast)
     kept, rig.objective.fast = rig.objective.fast, None
@@ -168,9 +180,13 @@ def check(rig: Rig, batch: Batch) -> Check:
 
 
 def stages(
-    recipe: Recipe, device: str, fast: bool, repeats: int = 20, tricks: Tricks = PLAIN,
+    recipe: Recipe,
+    device: str,
+    fast: bool,
+    repeats: int = 20,
+    tricks: Tricks = PLAIN,
     ready: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Milliseconds of cut, tokenise, sort, forward, backward, optimiser, and of whole steps.
 
     `ready` is called when everything is compiled, before anything is timed.

@@ -45,16 +45,22 @@ def _variants() -> dict[str, Variant]:
     t, batch = Tricks(), 1024
     found = {"fast": Variant("fast.bart compiled; pinned copies, pieces cut apart")}
     for name, change, more in (
-        ("blocks", "layers compiled one by one, the step as one CUDA graph",
-         {"blocks": True, "graph": True}),
+        (
+            "blocks",
+            "layers compiled one by one, the step as one CUDA graph",
+            {"blocks": True, "graph": True},
+        ),
         ("tokens", "distances from split bfloat16 products, arg-max fused", {"tokens": "split"}),
-        ("layout", "rows on 16 bytes in cross-attention and logits, heads in bfloat16",
-         {"aligned": True, "heads16": True}),
+        (
+            "layout",
+            "rows on 16 bytes in cross-attention and logits, heads in bfloat16",
+            {"aligned": True, "heads16": True},
+        ),
         ("gelu", "exact GELU from one exponential, in a kernel of its own", {"gelu": "kernel"}),
         ("attention", "own attention kernel, nothing permuted", {"attention": "kernel"}),
         ("batch", "2,048 puzzles a step", {}),
         ("fp8", "feed-forward and qkv in 8 bits", {"fp8": "fc"}),
-    ):  # fmt: skip
+    ):
         t, batch = replace(t, **more), 2048 if name == "batch" else batch
         found[name] = Variant(change, t, batch)
     return found
@@ -63,14 +69,19 @@ def _variants() -> dict[str, Variant]:
 VARIANTS = _variants()
 # Asked for by name only: a combination that is no step of the ladder.
 EXTRA = {
-    "words": Variant("as attention, pixels of four bytes",
-                     replace(VARIANTS["attention"].tricks, words=True)),
+    "words": Variant(
+        "as attention, pixels of four bytes", replace(VARIANTS["attention"].tricks, words=True)
+    ),
     "batch-4096": Variant("4,096 puzzles a step", VARIANTS["batch"].tricks, 4096),
-    "library-gelu": Variant("as batch, the library's GELU fused by the compiler",
-                            replace(VARIANTS["batch"].tricks, gelu="library"), 2048),
-    "fp8-all": Variant("every encoder product in 8 bits",
-                       replace(VARIANTS["fp8"].tricks, fp8="all"), 2048),
-}  # fmt: skip
+    "library-gelu": Variant(
+        "as batch, the library's GELU fused by the compiler",
+        replace(VARIANTS["batch"].tricks, gelu="library"),
+        2048,
+    ),
+    "fp8-all": Variant(
+        "every encoder product in 8 bits", replace(VARIANTS["fp8"].tricks, fp8="all"), 2048
+    ),
+}
 
 
 def chosen(text: str) -> dict[str, Variant]:
@@ -139,8 +150,10 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
         pairs = [(got, want), (found, back), (sums.sum(0), back.sum(0))]
         if fp8:
             pairs += [(small.float() * scales, want), (small_back.float() * scales_back, back)]
-        return all(float((a - b).detach().float().norm() / b.detach().float().norm()) < 0.05
-                   for a, b in pairs)  # fmt: skip
+        return all(
+            float((a - b).detach().float().norm() / b.detach().float().norm()) < 0.05
+            for a, b in pairs
+        )
 
     def fp8() -> bool:
         a, b = (torch.randn(n, 512, device=device, dtype=dtype) for n in (256, 64))
@@ -149,8 +162,12 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
         off = fast.product(a, b, bias, True).float() - want
         return float(off.norm() / want.norm()) < 0.1
 
-    for name, work, plain in (("attention", attention, "library"), ("tokens", tokens, "float32"),
-                              ("fp8", fp8, ""), ("gelu", gelu, "shared")):  # fmt: skip
+    for name, work, plain in (
+        ("attention", attention, "library"),
+        ("tokens", tokens, "float32"),
+        ("fp8", fp8, ""),
+        ("gelu", gelu, "shared"),
+    ):
         if getattr(tricks, name) in (plain, "library"):
             continue
         try:
@@ -207,16 +224,23 @@ class Jobs:
         self.base = [sys.executable, "-m", "puzlm.bench_training"]
         self.more = [word for change in changes for word in ("--set", change)]
         cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(folder / "cache"))
-        self.environment = {"OMP_NUM_THREADS": str(threads), **os.environ,
-                            "TORCHINDUCTOR_CACHE_DIR": cache,
-                            "TORCHINDUCTOR_COMPILE_THREADS": str(threads)}  # fmt: skip
+        self.environment = {
+            "OMP_NUM_THREADS": str(threads),
+            **os.environ,
+            "TORCHINDUCTOR_CACHE_DIR": cache,
+            "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
+        }
         self.cache = Path(cache)
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         log: IO[bytes] = (self.folder / ("-".join(words[:2]).strip("-") + ".log")).open("wb")
         with log:
-            return subprocess.Popen([*self.base, *words, *self.more], env=self.environment,
-                                    stdout=log, stderr=subprocess.STDOUT)  # fmt: skip
+            return subprocess.Popen(
+                [*self.base, *words, *self.more],
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
 
     def wait(self, process: subprocess.Popen[bytes], until: float) -> bool:
         """Whether it ended well before `until`; one that did not is ended."""
@@ -235,10 +259,16 @@ class Jobs:
 
 
 def run(
-    variants: dict[str, Variant], output: Path, *, budget: float, changes: list[str],
-    repeats: int = 25, parts: bool = True, data: Sequence[str] = (),
+    variants: dict[str, Variant],
+    output: Path,
+    *,
+    budget: float,
+    changes: list[str],
+    repeats: int = 25,
+    parts: bool = True,
+    data: Sequence[str] = (),
     say: Callable[[str], None] = print,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Compile all, measure each, write what is known after every one."""
     import torch
 
@@ -246,8 +276,10 @@ def run(
     end = began + budget
     record: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "torch": torch.__version__, "recipe": [*TARGET, *changes], "variants": {},
-    }  # fmt: skip
+        "torch": torch.__version__,
+        "recipe": [*TARGET, *changes],
+        "variants": {},
+    }
     names = list(variants)
 
     def write() -> None:
@@ -311,10 +343,12 @@ def line_of(name: str, found: dict[str, Any]) -> str:
         return f"{name:12} {json.dumps(found)[:600]}"
     rows = " ".join(f"{k.split()[0]} {v:.2f}" for k, v in found["milliseconds"].items())
     first = found["first_step"]
-    return (f"{name:12} {found['puzzles_per_second']:9.0f}/s step {found['step_milliseconds']:.2f} "
-            f"ms | {rows} | loss {first['loss']:.4f} ({first['plain_loss']:.4f}) cos "
-            f"{first['gradient_cosine']:.4f} | {found['peak_memory_gb']} GB "
-            + " ".join(f"without {k}: {v}" for k, v in found["dropped"].items())[:300])  # fmt: skip
+    return (
+        f"{name:12} {found['puzzles_per_second']:9.0f}/s step {found['step_milliseconds']:.2f} "
+        f"ms | {rows} | loss {first['loss']:.4f} ({first['plain_loss']:.4f}) cos "
+        f"{first['gradient_cosine']:.4f} | {found['peak_memory_gb']} GB "
+        + " ".join(f"without {k}: {v}" for k, v in found["dropped"].items())[:300]
+    )
 
 
 def main(words: list[str] | None = None) -> None:
@@ -366,8 +400,15 @@ def _do(a: Any) -> None:
     elif a.curve:
         bench_curve.run(a)
     elif a.variants:
-        run(chosen(a.variants), a.output, budget=a.budget, changes=a.changes, repeats=a.repeats,
-            parts=not a.no_parts, data=a.data)  # fmt: skip
+        run(
+            chosen(a.variants),
+            a.output,
+            budget=a.budget,
+            changes=a.changes,
+            repeats=a.repeats,
+            parts=not a.no_parts,
+            data=a.data,
+        )
         print(f"written to {a.output}")
     else:
         raise SettingsError("give --variants all, or --curve STEPS with --data")

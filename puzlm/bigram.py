@@ -62,10 +62,15 @@ class SideModel(nn.Module):
         width = s.positions * s.symbols * s.embedding
         # One network for each side: "what lies right of this" is not "what lies left of this".
         self.nets = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, s.hidden), nn.GELU(), nn.Linear(s.hidden, s.hidden),
-                          nn.GELU(), nn.Linear(s.hidden, s.vector))
+            nn.Sequential(
+                nn.Linear(width, s.hidden),
+                nn.GELU(),
+                nn.Linear(s.hidden, s.hidden),
+                nn.GELU(),
+                nn.Linear(s.hidden, s.vector),
+            )
             for _ in SIDES
-        )  # fmt: skip
+        )
         self.sharpness = nn.Parameter(torch.tensor(math.log(10.0)))
 
     def forward(self, sides: Tensor) -> Tensor:
@@ -144,10 +149,13 @@ def fit(
     model = SideModel(SideSettings(s.granularity, len(s.terms), s.vocab_size, **shape))
     model.start_from_centroids(tokenizer)
     model.to(device)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay,
-                                  fused="cuda" in device)  # fmt: skip
-    pairs = [tuple(t.to(device) if isinstance(t, Tensor) else t for t in pair)
-             for pair in touching_pairs(grid)]  # fmt: skip
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=lr, weight_decay=weight_decay, fused="cuda" in device
+    )
+    pairs = [
+        tuple(t.to(device) if isinstance(t, Tensor) else t for t in pair)
+        for pair in touching_pairs(grid)
+    ]
 
     def loss_of(sides: Tensor) -> tuple[Tensor, Tensor]:
         n = len(sides)
@@ -178,8 +186,10 @@ def fit(
         optimiser.zero_grad()
         if (step + 1) % log_every == 0 or step + 1 == steps:
             if not math.isfinite(loss.item()):
-                raise TrainingError(f"the loss is {loss.item()} at step {step + 1}: training "
-                                    f"diverged; lower sides.lr (now {lr})")  # fmt: skip
+                raise TrainingError(
+                    f"the loss is {loss.item()} at step {step + 1}: training "
+                    f"diverged; lower sides.lr (now {lr})"
+                )
             report({"step": step + 1, "loss": round(loss.item(), 4), "first_rank": right.item()})
     return model.eval()
 
@@ -187,8 +197,10 @@ def fit(
 def touching_pairs(grid: Grid) -> list[tuple[Tensor, Tensor, int, int]]:
     """Cells that touch, and the sides they touch with: right to left, bottom to top."""
     cells = torch.arange(grid[0] * grid[1]).view(*grid)
-    pairs = [(cells[:, :-1].reshape(-1), cells[:, 1:].reshape(-1), 1, 3),
-             (cells[:-1].reshape(-1), cells[1:].reshape(-1), 2, 0)]  # fmt: skip
+    pairs = [
+        (cells[:, :-1].reshape(-1), cells[:, 1:].reshape(-1), 1, 3),
+        (cells[:-1].reshape(-1), cells[1:].reshape(-1), 2, 0),
+    ]
     pairs = [pair for pair in pairs if len(pair[0])]  # a single row has nothing below it
     if not pairs:
         raise SettingsError(f"grid {grid[0]}x{grid[1]}: has no pieces that touch")
@@ -209,9 +221,13 @@ def batches_of(tokens: Any, size: int, seed: int = 0, device: str = "cpu") -> An
 
 
 def cuts_of(
-    album: Album, tokenizer: PieceTokenizer, cut: CutSettings, size: int, seed: int = 0,
+    album: Album,
+    tokenizer: PieceTokenizer,
+    cut: CutSettings,
+    size: int,
+    seed: int = 0,
     compiled: bool = False,
-) -> Callable[[int], Tensor]:  # fmt: skip
+) -> Callable[[int], Tensor]:
     """Draw batches from images on the device, cut and tokenised there at every step."""
     device, sizes = album.pixels.device, album.sizes.cpu().numpy()
     there, side = tokenizer.on(device), tokenizer.settings.side
@@ -226,8 +242,10 @@ def cuts_of(
     def batch(step: int) -> Tensor:
         # 7: other puzzles than those the language model sees with the same seed.
         draw = draw_batch(sizes, size, cut, (seed + 7, step))
-        parts = [torch.from_numpy(np.ascontiguousarray(a)).to(device, non_blocking=True)
-                 for a in list(vars(draw).values())[:-1]]  # fmt: skip
+        parts = [
+            torch.from_numpy(np.ascontiguousarray(a)).to(device, non_blocking=True)
+            for a in list(vars(draw).values())[:-1]
+        ]
         symbols: Tensor = run(*parts)
         return symbols
 
@@ -285,11 +303,22 @@ def fit_sides(
             report(line)
 
         model = fit(
-            tokenizer, batch, grid, steps=s.steps, lr=s.lr, warmup=s.warmup, seed=s.seed,
-            weight_decay=s.weight_decay, device=device, compiled="cuda" in device,
-            log_every=s.log_every, report=note, embedding=s.embedding, hidden=s.hidden,
+            tokenizer,
+            batch,
+            grid,
+            steps=s.steps,
+            lr=s.lr,
+            warmup=s.warmup,
+            seed=s.seed,
+            weight_decay=s.weight_decay,
+            device=device,
+            compiled="cuda" in device,
+            log_every=s.log_every,
+            report=note,
+            embedding=s.embedding,
+            hidden=s.hidden,
             vector=s.vector,
-        )  # fmt: skip
+        )
     model.save_pretrained(folder)
     return {"folder": str(folder), "grid": list(grid), **last}
 
@@ -314,7 +343,9 @@ def _tokenizer(recipe: Recipe, folder: Path, album: Album | None, device: str) -
         if own.settings.patch != tokenizer.settings.patch or not all(
             np.array_equal(a.centroids, b.centroids) for a, b in books
         ):
-            raise ModelError(f"{folder}: already has another tokenizer than "
-                             f"{recipe.tokenizer_path}; choose another folder")  # fmt: skip
+            raise ModelError(
+                f"{folder}: already has another tokenizer than "
+                f"{recipe.tokenizer_path}; choose another folder"
+            )
         return own
     return tokenizer

@@ -108,17 +108,26 @@ class Box:
         """The language model that was trained for a grid, say '5x5'."""
         if grid not in self._languages:
             folder = self.grids().get(grid)
-            self._languages[grid] = None if folder is None else Language(
-                PieceTokenizer.from_pretrained(folder), load_reader(folder, *self._how),
-                checkpoints.card(folder),
-            )  # fmt: skip
+            self._languages[grid] = (
+                None
+                if folder is None
+                else Language(
+                    PieceTokenizer.from_pretrained(folder),
+                    load_reader(folder, *self._how),
+                    checkpoints.card(folder),
+                )
+            )
         return self._languages[grid]
 
     def grids(self) -> dict[str, Path]:
         """Folder of the language model for each grid that one was trained for."""
         folders = [checkpoints.find(name) for name in checkpoints.names()]
-        return {grid: folder for folder in folders if (folder / "tokenizer.json").is_file()
-                for grid in checkpoints.card(folder).get("grids", [])}  # fmt: skip
+        return {
+            grid: folder
+            for folder in folders
+            if (folder / "tokenizer.json").is_file()
+            for grid in checkpoints.card(folder).get("grids", [])
+        }
 
     @cached_property
     def vision(self) -> Any:

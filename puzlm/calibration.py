@@ -86,9 +86,12 @@ def doubt(which: str) -> float:
 
 
 def features(
-    confidences: Floats, grid: tuple[int, int], given: Collection[int] = (), doubt: float = DOUBT,
+    confidences: Floats,
+    grid: tuple[int, int],
+    given: Collection[int] = (),
+    doubt: float = DOUBT,
     positions: Sequence[int] | NDArray[np.int64] | None = None,
-) -> dict[str, Floats]:  # fmt: skip
+) -> dict[str, Floats]:
     """What P(right) is told from, each (n,).
 
     own: log-odds of the piece's raw confidence; others, least: their mean and minimum over all

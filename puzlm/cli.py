@@ -20,9 +20,23 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for command in (
-    make, solve, fit_tokenizer, tokenize, fit_sides, train, evaluate, compare, generalise, costs,
-    analyze, ablate, export, web, models, bench,
-):  # fmt: skip
+    make,
+    solve,
+    fit_tokenizer,
+    tokenize,
+    fit_sides,
+    train,
+    evaluate,
+    compare,
+    generalise,
+    costs,
+    analyze,
+    ablate,
+    export,
+    web,
+    models,
+    bench,
+):
     app.command()(command)
 
 

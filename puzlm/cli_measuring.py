@@ -73,11 +73,22 @@ def evaluate(
         asked = load() if ray is None else ray.solving(load, address)
         settings: dict[str, Any] = {"model": model, "decode": decode}
         settings["calibration"] = None if ":" in chosen else VERSION  # others say what they like
-        found = run(asked, rules, source, limit=limit, output=output, solver_name=chosen,
-                    settings=settings, progress=tick, spread=ray is not None)  # fmt: skip
-    lines = [f"{name:10s} {found[name]['value']:.1f} % "
-             f"[{found[name]['low']:.1f}, {found[name]['high']:.1f}]"
-             for name in ("absolute", "perfect", "neighbour")]  # fmt: skip
+        found = run(
+            asked,
+            rules,
+            source,
+            limit=limit,
+            output=output,
+            solver_name=chosen,
+            settings=settings,
+            progress=tick,
+            spread=ray is not None,
+        )
+    lines = [
+        f"{name:10s} {found[name]['value']:.1f} % "
+        f"[{found[name]['low']:.1f}, {found[name]['high']:.1f}]"
+        for name in ("absolute", "perfect", "neighbour")
+    ]
     lines += [f"{found['puzzles']} puzzles, {found['seconds_per_puzzle']:.3f} s each"]
     del found["outcomes"]
     answer(found, as_json, "\n".join(lines))

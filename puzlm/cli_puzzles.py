@@ -43,21 +43,32 @@ def make(
     puzzle.save(output)
     height, width = puzzle.pieces.shape[1:3]
     truth = puzzle.truth.tolist() if puzzle.truth is not None else None
-    record = {"folder": str(output), "grid": list(puzzle.grid), "pieces": len(puzzle.pieces),
-              "piece_size": [height, width], "truth": truth}  # fmt: skip
+    record = {
+        "folder": str(output),
+        "grid": list(puzzle.grid),
+        "pieces": len(puzzle.pieces),
+        "piece_size": [height, width],
+        "truth": truth,
+    }
     answer(record, as_json, f"{len(puzzle.pieces)} pieces of {width} x {height} pixels in {output}")
 
 
 def solve(
     puzzles: Annotated[
         list[Path],
-        typer.Argument(help="A folder of pieces or a shuffled picture; many of them; a folder of "
-                       "such folders; a pattern in quotes."),
+        typer.Argument(
+            help="A folder of pieces or a shuffled picture; many of them; a folder of "
+            "such folders; a pattern in quotes."
+        ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Picture to write (solved.png); of many puzzles, "
-                     "the folder for their pictures (solved)."),
+        typer.Option(
+            "-o",
+            "--output",
+            help="Picture to write (solved.png); of many puzzles, "
+            "the folder for their pictures (solved).",
+        ),
     ] = None,
     grid: Annotated[str | None, typer.Option(help="Rows x columns: 3 or 3x4.")] = None,
     model: Model = None,
@@ -75,7 +86,7 @@ def solve(
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the picture.")] = False,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Put the pieces together and write the picture."""
     from puzlm import solving
     from puzlm.images import write_image
@@ -96,8 +107,9 @@ def solve(
             raise SettingsError("--given: fixes pieces of one puzzle, not of many")
         folder, found = output or Path("solved"), []
         with Progress("solving", len(path), quiet=as_json) as tick:
-            for one in solving.solve_many(engine(), path, folder, grid=grid, incomplete=incomplete,
-                                          gifs=gif, tick=tick):  # fmt: skip
+            for one in solving.solve_many(
+                engine(), path, folder, grid=grid, incomplete=incomplete, gifs=gif, tick=tick
+            ):
                 found.append(one.as_dict())
                 if one.error:
                     solving.complain(one)

@@ -74,8 +74,9 @@ def tokenize(
     with Progress("tokenising") as tick, chosen_engine(engine, address) as ray:
         if ray is not None:
             parts = ray.tokenize(images, reader, cells, erode, limit, address)
-        count = write_tokens(images, reader, output, grid=cells, gap=erode, limit=limit,
-                             parts=parts, report=tick)  # fmt: skip
+        count = write_tokens(
+            images, reader, output, grid=cells, gap=erode, limit=limit, parts=parts, report=tick
+        )
     answer({"file": str(output), "puzzles": count}, as_json, f"{count} puzzles in {output}")
 
 
@@ -163,7 +164,14 @@ def ablate(
     """Train and examine the rows of a plan, each for the same time; done rows are skipped."""
     from puzlm.ablate import run_plan
 
-    rows = run_plan(plan, output, data=data, only=only or [], seconds=seconds,
-                    stop_after=stop_after or float("inf"), share=share,
-                    report=teller(as_json))  # fmt: skip
+    rows = run_plan(
+        plan,
+        output,
+        data=data,
+        only=only or [],
+        seconds=seconds,
+        stop_after=stop_after or float("inf"),
+        share=share,
+        report=teller(as_json),
+    )
     answer(rows, as_json)

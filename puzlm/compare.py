@@ -20,8 +20,17 @@ from puzlm.errors import PuzlmError
 from puzlm.evaluate import MEASURES, VERSION
 from puzlm.protocols import PROTOCOLS
 
-HEADER = ("solver", "kind", "puzzles", *MEASURES, "s/puzzle", "ECE",
-          "absolute - first", "perfect: lost/won, p", "note")  # fmt: skip
+HEADER = (
+    "solver",
+    "kind",
+    "puzzles",
+    *MEASURES,
+    "s/puzzle",
+    "ECE",
+    "absolute - first",
+    "perfect: lost/won, p",
+    "note",
+)
 
 
 def mcnemar(first: ArrayLike, second: ArrayLike) -> tuple[int, int, float]:
@@ -50,8 +59,9 @@ def pair(first: dict[str, Any], second: dict[str, Any]) -> Paired | None:
     if first["protocol"] != second["protocol"]:
         return None
     known = {(r["index"], r["digest"]): r for r in first["outcomes"]}
-    both = [(known[key], r) for r in second["outcomes"]
-            if (key := (r["index"], r["digest"])) in known]  # fmt: skip
+    both = [
+        (known[key], r) for r in second["outcomes"] if (key := (r["index"], r["digest"])) in known
+    ]
     if not both:
         return None
     absolute, perfect = (
@@ -98,8 +108,10 @@ def read_results(path: str | Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise PuzlmError(f"{path}: not a results file") from error
     if version != VERSION:
-        raise PuzlmError(f"{path}: a results file of version {version}, this PuzLM reads "
-                         f"{VERSION}; evaluate again")  # fmt: skip
+        raise PuzlmError(
+            f"{path}: a results file of version {version}, this PuzLM reads "
+            f"{VERSION}; evaluate again"
+        )
     needed = {"protocol", "solver", "data", "puzzles", "outcomes", *MEASURES}
     if missing := needed - set(record):
         raise PuzlmError(f"{path}: not a results file (no {', '.join(sorted(missing))})")
@@ -146,8 +158,13 @@ def _row(result: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
         notes.append("other puzzles than the first: no paired test")
     ece = result.get("ece")
     return (
-        str(result["solver"]), "measured", str(result["puzzles"]),
+        str(result["solver"]),
+        "measured",
+        str(result["puzzles"]),
         *(str(metrics.Interval(**result[measure])) for measure in MEASURES),
-        f"{result.get('seconds_per_puzzle', 0.0):.3g}", "-" if ece is None else f"{ece:.3f}",
-        difference, test, "; ".join(notes),
-    )  # fmt: skip
+        f"{result.get('seconds_per_puzzle', 0.0):.3g}",
+        "-" if ece is None else f"{ece:.3f}",
+        difference,
+        test,
+        "; ".join(notes),
+    )

@@ -105,9 +105,12 @@ def _floor(board: _Board) -> tuple[_Board, Bools] | None:
 
 
 def _grow(
-    board: _Board, floor: tuple[_Board, Bools], parts: _Segments, group: int,
+    board: _Board,
+    floor: tuple[_Board, Bools],
+    parts: _Segments,
+    group: int,
     rng: np.random.Generator,
-) -> Ints:  # fmt: skip
+) -> Ints:
     """Fill around a segment wherever the picture wants to go; the frame follows."""
     wide, reach = floor
     moved = parts.members[group]

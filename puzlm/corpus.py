@@ -83,9 +83,12 @@ class Album:
 
     @classmethod
     def read(
-        cls, sources: Sequence[str | Path], device: str = "cpu", limit: int | None = None,
+        cls,
+        sources: Sequence[str | Path],
+        device: str = "cpu",
+        limit: int | None = None,
         workers: int = 2,
-    ) -> Album:  # fmt: skip
+    ) -> Album:
         """Decode folders and tars of images with several threads."""
         blobs = iter_blobs(sources)
         if limit is not None:
@@ -158,9 +161,15 @@ def draw_batch(sizes: NDArray[np.int64], n: int, s: CutSettings, seed: tuple[int
 
 
 def cut_batch(
-    album: Album, image: Tensor, piece: Tensor, corner: Tensor, flip: Tensor, tint: Tensor,
-    *, side: int,
-) -> Tensor:  # fmt: skip
+    album: Album,
+    image: Tensor,
+    piece: Tensor,
+    corner: Tensor,
+    flip: Tensor,
+    tint: Tensor,
+    *,
+    side: int,
+) -> Tensor:
     """Cut a drawn batch at the canonical size: (n, cells, side, side, 3) in whole grey levels.
 
     The filter is that of PieceTokenizer.canonical, a triangle as wide as the shrinking (up to 2,

@@ -75,8 +75,10 @@ def weights(name: str, model: str | None) -> Record:
     folder = checkpoints.find(model)
     wanted = WEIGHTS.get(name)
     files = [p for p in sorted(folder.glob("*.safetensors")) if not wanted or p.stem in wanted]
-    return {"parameters": sum(map(parameters, files)),
-            "megabytes": round(sum(p.stat().st_size for p in files) / 1e6, 1)}  # fmt: skip
+    return {
+        "parameters": sum(map(parameters, files)),
+        "megabytes": round(sum(p.stat().st_size for p in files) / 1e6, 1),
+    }
 
 
 def measure(
@@ -98,8 +100,10 @@ def measure(
     for grid in grids:
         for solver, found in _race(engines, grid, seconds, record).items():
             record["solvers"][solver]["sizes"][f"{grid[0]}x{grid[1]}"] = found
-            report(f"{grid[0]}x{grid[1]}  {solver}: {found['seconds']['median']:.4f} s, "
-                   f"{found['against_classic']['median']} x classic")  # fmt: skip
+            report(
+                f"{grid[0]}x{grid[1]}  {solver}: {found['seconds']['median']:.4f} s, "
+                f"{found['against_classic']['median']} x classic"
+            )
     for solver in solvers:
         for size, found in record["solvers"][solver]["sizes"].items():
             command = [sys.executable, "-c", ONCE, solver, *size.split("x")]
@@ -134,7 +138,9 @@ def _race(engines: dict[str, Any], grid: Grid, limit: float, record: Record) -> 
     for solver, said in taking.items():
         ratio = bench.ratio(spread, solver, "classic", None)
         found[solver] = {
-            "pieces": grid[0] * grid[1], "solved_by": said, "seconds": spread[solver],
+            "pieces": grid[0] * grid[1],
+            "solved_by": said,
+            "seconds": spread[solver],
             "against_classic": {k: ratio[k] for k in ("median", "low", "high", "min")},
-        }  # fmt: skip
+        }
     return found

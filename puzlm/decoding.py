@@ -120,9 +120,16 @@ def _greedy(
 
 
 def _beam(
-    reader: Reader, state: Any, fixed: Ints, cells: int, first_cell: int, temperature: float,
-    grid: tuple[int, int], width: int, pairs: Pairs | None,
-) -> Decoded:  # fmt: skip
+    reader: Reader,
+    state: Any,
+    fixed: Ints,
+    cells: int,
+    first_cell: int,
+    temperature: float,
+    grid: tuple[int, int],
+    width: int,
+    pairs: Pairs | None,
+) -> Decoded:
     """Keep the `width` best partial placements; a cell is used once. Width 1 is 'valid'."""
     rows, slots = fixed.shape
     reserved = np.zeros((rows, cells), bool)  # cells that a later given slot will take
@@ -185,8 +192,11 @@ def assign(found: Decoded, fixed: Ints | None = None) -> Decoded:
     rows, slots, _ = found.marginals.shape
     chosen = np.empty((rows, slots), np.int64)
     for row in range(rows):
-        given = {} if fixed is None else {int(slot): int(fixed[row, slot])
-                                          for slot in np.nonzero(fixed[row] >= 0)[0]}  # fmt: skip
+        given = (
+            {}
+            if fixed is None
+            else {int(slot): int(fixed[row, slot]) for slot in np.nonzero(fixed[row] >= 0)[0]}
+        )
         chosen[row] = assigned(found.marginals[row], given)
     confidence = np.take_along_axis(found.marginals, chosen[..., None], 2)[..., 0]
     return Decoded(chosen, confidence, found.marginals, found.alternatives, found.scores)
@@ -215,9 +225,11 @@ def _touching(pairs: Pairs, occupant: Ints, slot: int, grid: tuple[int, int]) ->
     every = np.arange(rows)[:, None, None]
     total = np.zeros((rows, width, cells))
     for table, down, across in (
-        (pairs.right[:, :, slot], 0, -1), (pairs.right[:, slot], 0, 1),
-        (pairs.below[:, :, slot], -1, 0), (pairs.below[:, slot], 1, 0),
-    ):  # fmt: skip
+        (pairs.right[:, :, slot], 0, -1),
+        (pairs.right[:, slot], 0, 1),
+        (pairs.below[:, :, slot], -1, 0),
+        (pairs.below[:, slot], 1, 0),
+    ):
         there = board[:, :, 1 + down : 1 + down + grid[0], 1 + across : 1 + across + grid[1]]
         there = there.reshape(rows, width, cells)
         total += np.where(there >= 0, table[every, there], 0.0)

@@ -102,8 +102,9 @@ def load_solver_function(text: str) -> Solve:
     try:
         function = getattr(importlib.import_module(module_name), name, None)
     except Exception as error:  # a module of the user's may raise anything
-        raise SettingsError(f"solver '{text}': {module_name} cannot be imported "
-                            f"({type(error).__name__}: {error})") from error  # fmt: skip
+        raise SettingsError(
+            f"solver '{text}': {module_name} cannot be imported ({type(error).__name__}: {error})"
+        ) from error
     if not callable(function):
         raise SettingsError(f"solver '{text}': {module_name} has no function '{name}'")
     try:
@@ -202,8 +203,10 @@ def _resume(
         raise SettingsError(f"{partial}: damaged; delete it to begin again") from error
     if begun is not None and begun != head:
         what = ", ".join(key for key in head if begun[key] != head[key])
-        raise SettingsError(f"{partial}: was begun with another {what}; delete it to begin again, "
-                            "or choose another output")  # fmt: skip
+        raise SettingsError(
+            f"{partial}: was begun with another {what}; delete it to begin again, "
+            "or choose another output"
+        )
     if begun is not None and first["commit"] != commit:
         commit = f"{commit}, begun at {first['commit']}"
     start = first or {**head, "commit": commit}
@@ -213,9 +216,12 @@ def _resume(
 
 
 def _questions(
-    data: str | Path | Pairs | Callable[[], Pairs], protocol: Protocol, limit: int | None,
-    before: dict[int, str], partial: Path | None,
-) -> Iterator[Question]:  # fmt: skip
+    data: str | Path | Pairs | Callable[[], Pairs],
+    protocol: Protocol,
+    limit: int | None,
+    before: dict[int, str],
+    partial: Path | None,
+) -> Iterator[Question]:
     """Read the puzzles chunk by chunk; `before` has the digests of those done before."""
     if isinstance(data, str | Path):
         pairs = read_data(data, protocol, limit)
@@ -225,8 +231,10 @@ def _questions(
     while chunk := list(islice(pairs, size)):
         for index, puzzle in chunk:
             if index in before and before[index] != _digest(puzzle):
-                raise SettingsError(f"{partial}: was begun with other images (number {index} "
-                                    "differs); delete it or choose another output")  # fmt: skip
+                raise SettingsError(
+                    f"{partial}: was begun with other images (number {index} "
+                    "differs); delete it or choose another output"
+                )
         yield [i for i, _ in chunk], [(i, puzzle) for i, puzzle in chunk if i not in before]
 
 
@@ -321,8 +329,9 @@ def _checked(
     n = len(puzzle.pieces)
     found = np.asarray(answer.positions)
     if found.shape != (n,) or found.dtype.kind not in "iu":
-        raise PuzzleError(f"positions of shape {found.shape} and type {found.dtype}; "
-                          f"{n} whole numbers are needed")  # fmt: skip
+        raise PuzzleError(
+            f"positions of shape {found.shape} and type {found.dtype}; {n} whole numbers are needed"
+        )
     positions = found.astype(np.int64)
     placed = positions[positions != -1]
     if np.any((placed < 0) | (placed >= puzzle.cells)):
@@ -357,9 +366,15 @@ def _calibration(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
         count = int(inside.sum())
         mean, share = (confidence[inside].mean(), correct[inside].mean()) if count else (0.0, 0.0)
         error += count / len(sure) * abs(float(mean) - float(share))
-        bins.append({"low": number / BINS, "high": (number + 1) / BINS, "count": count,
-                     "confidence": float(mean) if count else None,
-                     "accuracy": float(share) if count else None})  # fmt: skip
+        bins.append(
+            {
+                "low": number / BINS,
+                "high": (number + 1) / BINS,
+                "count": count,
+                "confidence": float(mean) if count else None,
+                "accuracy": float(share) if count else None,
+            }
+        )
     return {"ece": error, "reliability": bins}
 
 

@@ -23,8 +23,14 @@ Pairs = dict[str, tuple[Floats, Floats]]  # evidence by name: what lies right of
 # "context" is what the ViT says of neighbours. The pixel scores are log-ratios to the second best,
 # so where borders are worn they fade by themselves. Temperatures make confidences true.
 FUSION = {"seq2seq": 1.0, "pixels": 1.0, "sides": 0.5, "edges": 1.0, "temperature": 5.0}
-WITH_VISION = {"vision": 1.0, "context": 1.0, "edges": 0.5, "pixels": 0.25, "seq2seq": 0.1,
-               "temperature": 10.0}  # fmt: skip
+WITH_VISION = {
+    "vision": 1.0,
+    "context": 1.0,
+    "edges": 0.5,
+    "pixels": 0.25,
+    "seq2seq": 0.1,
+    "temperature": 10.0,
+}
 # Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
 TOUCHING, SEAMS = 0.8, 4.0
 # In plain pictures that touch fewer sides are best buddies, but still more by their pixels than by
@@ -68,10 +74,13 @@ def by_piece(found: Decoded, order: NDArray[np.int64], row: int, named: str = ""
     slot_of = np.argsort(order)
     others: Any = [] if found.alternatives is None else found.alternatives[row, 1:6]
     return Read(
-        found.cells[row][slot_of], found.confidence[row][slot_of],
+        found.cells[row][slot_of],
+        found.confidence[row][slot_of],
         None if found.marginals is None else found.marginals[row][slot_of],
-        tuple(o[slot_of] for o in others), tuple(order.tolist()), named,
-    )  # fmt: skip
+        tuple(o[slot_of] for o in others),
+        tuple(order.tolist()),
+        named,
+    )
 
 
 def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) -> Floats:
@@ -79,8 +88,10 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
     total, good = np.zeros(len(positions)), np.zeros(len(positions))
     at = {int(c): i for i, c in enumerate(positions) if c >= 0}
     for cell, i in at.items():
-        for scores, other, inside in ((right, cell + 1, (cell + 1) % grid[1]),
-                                      (below, cell + grid[1], True)):  # fmt: skip
+        for scores, other, inside in (
+            (right, cell + 1, (cell + 1) % grid[1]),
+            (below, cell + grid[1], True),
+        ):
             j = at.get(other)
             if j is None or not inside:
                 continue

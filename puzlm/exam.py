@@ -38,8 +38,13 @@ class OnDevice(PieceTokenizer):
         return self.there.encode(moved).cpu().numpy()
 
 
-def examine(objective: Objective, tokenizer: OnDevice, puzzles: list[Puzzle],
-            decodings: Sequence[str], few: int) -> dict[str, Any]:  # fmt: skip
+def examine(
+    objective: Objective,
+    tokenizer: OnDevice,
+    puzzles: list[Puzzle],
+    decodings: Sequence[str],
+    few: int,
+) -> dict[str, Any]:
     """Absolute and perfect accuracy of a trained model, by way of decoding.
 
     The slow ways see the first `few` puzzles only.
@@ -51,20 +56,21 @@ def examine(objective: Objective, tokenizer: OnDevice, puzzles: list[Puzzle],
     for way, some in [(w, puzzles) for w in quick] + [(w, puzzles[:few]) for w in slow]:
         clock = time.monotonic()
         cells = _answers(objective, reader, tokenizer, some, way)
-        pairs = [(got, p.truth) for got, p in zip(cells, some, strict=True)
-                 if p.truth is not None]  # fmt: skip
+        pairs = [(got, p.truth) for got, p in zip(cells, some, strict=True) if p.truth is not None]
         result[way] = {
             "absolute": bootstrap([absolute(*p) for p in pairs]).as_dict(),
             "perfect": bootstrap([perfect(*p) for p in pairs]).as_dict(),
-            "puzzles": len(some), "ms": round(1000 * (time.monotonic() - clock) / len(some), 2),
+            "puzzles": len(some),
+            "ms": round(1000 * (time.monotonic() - clock) / len(some), 2),
             # Right pieces of each puzzle: rows are compared puzzle by puzzle.
             "right": [int((got == truth).sum()) for got, truth in pairs],
-        }  # fmt: skip
+        }
     return result
 
 
-def _answers(objective: Objective, reader: TorchReader, tokenizer: OnDevice,
-             puzzles: list[Puzzle], way: str) -> list[NDArray[np.int64]]:  # fmt: skip
+def _answers(
+    objective: Objective, reader: TorchReader, tokenizer: OnDevice, puzzles: list[Puzzle], way: str
+) -> list[NDArray[np.int64]]:
     """Cells by piece of every puzzle."""
     if way.startswith("views-"):
         from puzlm.views import SETS, read_views
@@ -84,8 +90,14 @@ def _answers(objective: Objective, reader: TorchReader, tokenizer: OnDevice,
             found = _head(objective, text["input_ids"])
         else:
             assert way in METHODS
-            found = decode(reader, text["input_ids"], slots=part[0].cells, grid=part[0].grid,
-                           first_cell=tokenizer.cell_token_id(0), method=way)  # fmt: skip
+            found = decode(
+                reader,
+                text["input_ids"],
+                slots=part[0].cells,
+                grid=part[0].grid,
+                first_cell=tokenizer.cell_token_id(0),
+                method=way,
+            )
         slot_of = np.argsort(text["order"], axis=1)
         answers += [row[slots] for row, slots in zip(found.cells, slot_of, strict=True)]
     return answers

@@ -152,9 +152,10 @@ def _step(g: Graph) -> bytes:
     _project(g, x)
     return g.finish(
         {"tokens": ("rows",), "wanted": ("wanted",), "attention_mask": ("batch", "length")}
-        | _shapes(g, "cross", "batch", "length") | _shapes(g, "past", "rows", "past"),
+        | _shapes(g, "cross", "batch", "length")
+        | _shapes(g, "past", "rows", "past"),
         {"logits": ("rows", "scored")} | _shapes(g, "new", "rows", "past + 1"),
-    )  # fmt: skip
+    )
 
 
 def _project(g: Graph, x: str) -> None:

@@ -123,8 +123,9 @@ def _edges(g: Graph, s: EdgeSettings) -> bytes:
     # The first rows, or the last ones from the border inwards: as Edges.forward reads them.
     first = g.constant(0), g.constant(s.depth), g.constant(1), g.constant(1)
     last = g.constant(-1), g.constant(-s.depth - 1), g.constant(1), g.constant(-1)
-    sides = [g.op("Slice", *side) for side in ((x, *first), (down, *last), (x, *last),
-                                               (down, *first))]  # fmt: skip
+    sides = [
+        g.op("Slice", *side) for side in ((x, *first), (down, *last), (x, *last), (down, *first))
+    ]
     # The four lie one behind the other along the depth; the first axis tells them apart.
     shape = g.constant(-1, s.depth, tokens, 3 * s.column)
     stacked = g.op("Reshape", g.op("Concat", *sides, axis=1), shape)
@@ -159,8 +160,13 @@ def _blocks(g: Graph, x: str, ends: str) -> str:
     for number in range(g.settings["layers"]):
         name = f"blocks.{number}"
         parts = [f"{name} {part}" for part in "qkv"]
-        g.op("Split", g.linear(f"{name}.qkv", g.norm(f"{name}.norm1", x)), out=parts,
-             axis=-1, num_outputs=3)  # fmt: skip
+        g.op(
+            "Split",
+            g.linear(f"{name}.qkv", g.norm(f"{name}.norm1", x)),
+            out=parts,
+            axis=-1,
+            num_outputs=3,
+        )
         q, k, v = (g.split(part, heads, n == 1) for n, part in enumerate(parts))
         x = g.op("Add", x, g.attend(f"{name}.out", q, k, v))
         inner = g.linear(f"{name}.up", g.norm(f"{name}.norm2", x))

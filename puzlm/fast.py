@@ -61,9 +61,11 @@ class Tricks:
 
     def __post_init__(self) -> None:
         allowed: dict[str, tuple[str, ...]] = {
-            "tokens": ("float32", "split", "bfloat16"), "gelu": ("library", "shared", "kernel"),
-            "attention": ("library", "kernel"), "fp8": ("", "fc", "all"),
-        }  # fmt: skip
+            "tokens": ("float32", "split", "bfloat16"),
+            "gelu": ("library", "shared", "kernel"),
+            "attention": ("library", "kernel"),
+            "fp8": ("", "fc", "all"),
+        }
         for name, values in allowed.items():
             if getattr(self, name) not in values:
                 raise SettingsError(f"trick {name} '{getattr(self, name)}': one of {values}")
@@ -71,8 +73,15 @@ class Tricks:
 
 PLAIN = Tricks()
 # What the fast loop trains with: measured faster, and the same within rounding (docs/speed.md).
-PROVEN = Tricks(tokens="split", aligned=True, heads16=True, gelu="kernel", attention="kernel",
-                blocks=True, graph=True)  # fmt: skip
+PROVEN = Tricks(
+    tokens="split",
+    aligned=True,
+    heads16=True,
+    gelu="kernel",
+    attention="kernel",
+    blocks=True,
+    graph=True,
+)
 
 
 def bart(
@@ -197,8 +206,7 @@ def _feed_forward(w: dict[str, Tensor], x: Tensor, tricks: Tricks, encoder: bool
     fp8 = encoder and tricks.fp8 != ""
     width = len(w["fc1.bias"])
     if tricks.gelu == "kernel" and width & (width - 1) == 0:
-        layers = [w[f"{layer}.{kind}"] for layer in ("fc1", "fc2")
-                  for kind in ("weight", "bias")]  # fmt: skip
+        layers = [w[f"{layer}.{kind}"] for layer in ("fc1", "fc2") for kind in ("weight", "bias")]
         flat: Tensor = _FeedForward.apply(x.flatten(0, 1), *layers, fp8)  # type: ignore[no-untyped-call]
         return _norm(w, "final_layer_norm", x + flat.view(x.shape))
     inner = _linear(w, "fc1", x, fp8)
@@ -269,8 +277,16 @@ class _Attention(torch.autograd.Function):
     """Self-attention before its output layer; the kernel also sums up the bias's gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, heads: int, causal: bool,
-                fp8: bool, backward8: bool) -> Tensor:  # fmt: skip
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        heads: int,
+        causal: bool,
+        fp8: bool,
+        backward8: bool,
+    ) -> Tensor:
         qkv = product(x.flatten(0, 1), weight, bias, fp8).view(*x.shape[:2], -1)
         ctx.save_for_backward(x, weight, qkv)
         ctx.ways = (heads, causal, backward8)
@@ -292,8 +308,9 @@ class _FeedForward(torch.autograd.Function):
     """fc2(GELU(fc1(x))), with the kernels of the GELU: they also round and sum up for others."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor,
-                fp8: bool) -> Tensor:  # fmt: skip
+    def forward(
+        ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, fp8: bool
+    ) -> Tensor:
         h = product(x, w1, b1, fp8)
         g, small, scales = kernels.gelu(h, fp8)
         ctx.save_for_backward(x, h, g, w1, w2)
@@ -328,9 +345,14 @@ def _scaled(
     small_b, scales_b = kernels.rows8(b)
     if small.is_cuda:
         product: Tensor = torch._scaled_mm(
-            small, small_b.t(), scale_a=scales, scale_b=scales_b.t(), bias=bias, out_dtype=dtype,
+            small,
+            small_b.t(),
+            scale_a=scales,
+            scale_b=scales_b.t(),
+            bias=bias,
+            out_dtype=dtype,
             use_fast_accum=True,
-        )  # fmt: skip
+        )
         return product
     wide: Tensor = (small.float() @ small_b.float().t()) * scales * scales_b.t()
     return (wide if bias is None else wide + bias.float()).to(dtype)

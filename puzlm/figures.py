@@ -57,8 +57,9 @@ def generalisation(record: Record, path: str | Path) -> None:
     panels = [(axes[y, x], *panel) for y, row in enumerate(rows) for x, panel in enumerate(row)]
     for axis, grid, solver in panels:
         axis.set_visible(True)
-        here = {(c["kind"], c["gap"]): c for c in cells
-                if (c["grid"], c["solver"]) == (grid, solver)}  # fmt: skip
+        here = {
+            (c["kind"], c["gap"]): c for c in cells if (c["grid"], c["solver"]) == (grid, solver)
+        }
         table = np.full((len(kinds), len(gaps)), np.nan)
         for (kind, gap), cell in here.items():
             row, column = kinds.index(kind), gaps.index(gap)
@@ -74,8 +75,9 @@ def generalisation(record: Record, path: str | Path) -> None:
     figure.supxlabel("gap between pieces (share of a piece's side)", fontsize=9)
     counts = sorted({c["puzzles"] for c in cells})
     shown = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    figure.suptitle(f"Absolute (upper) and perfect (lower) accuracy in %, {shown} puzzles a cell",
-                    fontsize=10)  # fmt: skip
+    figure.suptitle(
+        f"Absolute (upper) and perfect (lower) accuracy in %, {shown} puzzles a cell", fontsize=10
+    )
     figure.colorbar(image, ax=axes, label="absolute accuracy (%)", aspect=30, shrink=0.9)
     save_figure(figure, path)
 
@@ -99,9 +101,15 @@ def reliability_panels(
     plt = pyplot()
     across = min(4, len(panels))
     down = -(-len(panels) // across)
-    figure, axes = plt.subplots(down, across, figsize=(0.5 + 3.1 * across, 0.4 + 3.0 * down),
-                                layout="constrained", squeeze=False, sharex=True, sharey=True
-                                )  # fmt: skip
+    figure, axes = plt.subplots(
+        down,
+        across,
+        figsize=(0.5 + 3.1 * across, 0.4 + 3.0 * down),
+        layout="constrained",
+        squeeze=False,
+        sharex=True,
+        sharey=True,
+    )
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
     for axis in axes.flat[len(panels) :]:
         axis.axis("off")
@@ -111,10 +119,20 @@ def reliability_panels(
             bins = [b for b in found["bins"] if b["count"] >= FEW]
             x = [100 * b["confidence"] for b in bins]
             y = [100 * b["accuracy"] for b in bins]
-            errors = [[100 * max(0, b["accuracy"] - b["low"]) for b in bins],
-                      [100 * max(0, b["high"] - b["accuracy"]) for b in bins]]  # fmt: skip
-            axis.errorbar(x, y, errors, ms=3.5, lw=1.1, elinewidth=0.6, **look(name, names),
-                          label=f"{name}, ECE {found['ece']:.3f}")  # fmt: skip
+            errors = [
+                [100 * max(0, b["accuracy"] - b["low"]) for b in bins],
+                [100 * max(0, b["high"] - b["accuracy"]) for b in bins],
+            ]
+            axis.errorbar(
+                x,
+                y,
+                errors,
+                ms=3.5,
+                lw=1.1,
+                elinewidth=0.6,
+                **look(name, names),
+                label=f"{name}, ECE {found['ece']:.3f}",
+            )
         axis.set(title=protocol, xlim=(-2, 102), ylim=(-2, 102))
         axis.legend(loc="upper left", fontsize=6.5)
     figure.supxlabel("stated confidence (%)", fontsize=9)
@@ -139,8 +157,13 @@ def time_against_pieces(costs: Record, path: str | Path) -> None:
         if twice and name != next(n for n in names if short[n] == short[name]):
             style["markerfacecolor"] = "white"
         axes.plot(*zip(*points, strict=True), ms=5, lw=1.2, label=name, **style)
-    axes.set(xscale="log", yscale="log", xlabel="pieces", ylabel="seconds a puzzle (median)",
-             title=f"Warm solve of one puzzle, pieces of {costs['piece']} px")  # fmt: skip
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="pieces",
+        ylabel="seconds a puzzle (median)",
+        title=f"Warm solve of one puzzle, pieces of {costs['piece']} px",
+    )
     ticks = sorted({s["pieces"] for f in costs["solvers"].values() for s in f["sizes"].values()})
     axes.set_xticks(ticks, [str(t) for t in ticks], minor=False)
     axes.minorticks_off()

@@ -45,16 +45,27 @@ class FrameSettings:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every weight."""
         d = self.d_model
-        found: dict[str, tuple[int, ...]] = {"embed.weight": (d, 3 * self.side**2),
-                                             "embed.bias": (d,)}  # fmt: skip
+        found: dict[str, tuple[int, ...]] = {
+            "embed.weight": (d, 3 * self.side**2),
+            "embed.bias": (d,),
+        }
         for k in range(self.layers):
-            found |= {f"norm.{k}.weight": (d,), f"norm.{k}.bias": (d,),
-                      f"look.{k}.weight": (d, 11 * d), f"look.{k}.bias": (d,),
-                      f"out.{k}.weight": (d, d), f"out.{k}.bias": (d,)}  # fmt: skip
+            found |= {
+                f"norm.{k}.weight": (d,),
+                f"norm.{k}.bias": (d,),
+                f"look.{k}.weight": (d, 11 * d),
+                f"look.{k}.bias": (d,),
+                f"out.{k}.weight": (d, d),
+                f"out.{k}.bias": (d,),
+            }
         found |= {"last.weight": (d,), "last.bias": (d,)}
         for k in range(2):
-            found |= {f"seam.{k}.weight": (d, 2 * d), f"seam.{k}.bias": (d,),
-                      f"cut.{k}.weight": (1, d), f"cut.{k}.bias": (1,)}  # fmt: skip
+            found |= {
+                f"seam.{k}.weight": (d, 2 * d),
+                f"seam.{k}.bias": (d,),
+                f"cut.{k}.weight": (1, d),
+                f"cut.{k}.bias": (1,),
+            }
         return found
 
 
@@ -85,16 +96,19 @@ class Frame:
         Log-probabilities that it runs above each row (rows,) and left of each column (columns,).
         """
         rows, columns = pieces.shape[:2]
-        small = resized(shrunk(pieces.reshape(-1, *pieces.shape[2:]), 2 * self.settings.side),
-                        self.settings.side)  # fmt: skip
+        small = resized(
+            shrunk(pieces.reshape(-1, *pieces.shape[2:]), 2 * self.settings.side),
+            self.settings.side,
+        )
         x = (small.reshape(rows, columns, -1).astype(np.float32) - 120) / 64
         x = self._linear(x, "embed")
         for k in range(self.settings.layers):
             y = self._norm(x, f"norm.{k}")
             seen = [np.roll(y, step, (0, 1)) for step in AROUND]
             seen += [np.broadcast_to(y.mean(axis, keepdims=True), y.shape) for axis in (0, 1)]
-            x = x + self._linear(_gelu(self._linear(np.concatenate(seen, -1), f"look.{k}")),
-                                 f"out.{k}")  # fmt: skip
+            x = x + self._linear(
+                _gelu(self._linear(np.concatenate(seen, -1), f"look.{k}")), f"out.{k}"
+            )
         y = self._norm(x, "last")
         found = []
         for axis in (0, 1):
@@ -138,9 +152,13 @@ def shrunk(pieces: NDArray[Any], most: int) -> NDArray[Any]:
 
 
 def framed(
-    frame: Frame, pieces: NDArray[Any], positions: Positions, right: Floats, below: Floats,
+    frame: Frame,
+    pieces: NDArray[Any],
+    positions: Positions,
+    right: Floats,
+    below: Floats,
     grid: Grid,
-) -> Positions:  # fmt: skip
+) -> Positions:
     """Roll a whole board to where its frame should be, by its seams and by what the network says.
 
     A board of r x c pieces is one of r * c that differ only in where the ring is cut: a cut is the
@@ -163,7 +181,9 @@ def framed(
             break
         # What a piece's cell says of the frame, if the piece is right where it was in the ring.
         r, c = np.divmod(np.arange(rows * columns), columns)
-        cells = (row[(down[:, None] - r) % rows] / rows
-                 + column[(along[:, None] - c) % columns] / columns)  # fmt: skip
+        cells = (
+            row[(down[:, None] - r) % rows] / rows
+            + column[(along[:, None] - c) % columns] / columns
+        )
         positions = assembly.repaired(positions, right, below, grid, cells)
     return positions

@@ -48,8 +48,9 @@ class FrameNet(nn.Module):
 
     def asked(self) -> Frame:
         """The same network for numpy."""
-        return Frame(self.settings, {k: p.detach().float().cpu().numpy()
-                                     for k, p in self.named_parameters()})  # fmt: skip
+        return Frame(
+            self.settings, {k: p.detach().float().cpu().numpy() for k, p in self.named_parameters()}
+        )
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write frame.json and frame.safetensors (half precision)."""
@@ -106,6 +107,9 @@ def take(model: FrameNet, exams: list[tuple[str, list[Puzzle]]]) -> dict[str, fl
             found = asked.read(np.roll(board, frame, (0, 1)))
             right.append([f.argmax() == k for f, k in zip(found, frame, strict=True)])
         row, column = np.mean(right, 0)
-        scores |= {f"{name}_row": 100 * float(row), f"{name}_column": 100 * float(column),
-                   f"{name}_both": 100 * float(np.all(right, 1).mean())}  # fmt: skip
+        scores |= {
+            f"{name}_row": 100 * float(row),
+            f"{name}_column": 100 * float(column),
+            f"{name}_both": 100 * float(np.all(right, 1).mean()),
+        }
     return scores

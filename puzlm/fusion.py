@@ -32,9 +32,12 @@ if TYPE_CHECKING:
     from puzlm.solver import Solver
 
 TOP = 32  # arrangements whose scores make up the confidence of `auto`
-USES = {"auto": ("seq2seq", "vision", "context", "edges", "pixels", "sides"),
-        "symbols": ("seq2seq", "sides"), "bigram": ("sides",),
-        "vision-pairs": ("edges",)}  # fmt: skip
+USES = {
+    "auto": ("seq2seq", "vision", "context", "edges", "pixels", "sides"),
+    "symbols": ("seq2seq", "sides"),
+    "bigram": ("sides",),
+    "vision-pairs": ("edges",),
+}
 
 
 def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evidence) -> Solution:

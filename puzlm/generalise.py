@@ -122,10 +122,16 @@ def generalise(
     shapes = [parse_grid(grid) for grid in grids]
     weights = {solver: _weights(*name) for solver, name in zip(solvers, names, strict=True)}
     record: Record = {
-        "version": VERSION, "commit": current_commit(), "limit": limit, "gaps": list(gaps),
-        "grids": [f"{r}x{c}" for r, c in shapes], "solvers": list(solvers),
-        "kinds": {kind: path.name for kind, path in kinds.items()}, "cells": [], "refused": {},
-    }  # fmt: skip
+        "version": VERSION,
+        "commit": current_commit(),
+        "limit": limit,
+        "gaps": list(gaps),
+        "grids": [f"{r}x{c}" for r, c in shapes],
+        "solvers": list(solvers),
+        "kinds": {kind: path.name for kind, path in kinds.items()},
+        "cells": [],
+        "refused": {},
+    }
     before = {_key(cell): cell for cell in _read(output)}
     engines: dict[str, Any] = {}
     for kind, path in kinds.items():
@@ -152,8 +158,10 @@ def generalise(
                             continue
                     record["cells"].append(cell)
                     _write(output, record, before.values())
-                    report(f"{kind}, gap {gap:g}, {place}: {cell['absolute']['value']:.1f} / "
-                           f"{cell['perfect']['value']:.1f}")  # fmt: skip
+                    report(
+                        f"{kind}, gap {gap:g}, {place}: {cell['absolute']['value']:.1f} / "
+                        f"{cell['perfect']['value']:.1f}"
+                    )
     if not record["cells"]:
         raise PuzlmError("generalise: no solver takes any of the grids")
     return record
@@ -166,12 +174,15 @@ def _measure(engine: Any, puzzles: list[tuple[int, Puzzle]], head: Record) -> Re
     found = evaluate(engine, rules, puzzles, solver_name=head["solver"])
     cells = rules.grid[0] * rules.grid[1]
     return {
-        "puzzles": found["puzzles"], "failed": found["failed"], "commit": found["commit"],
+        "puzzles": found["puzzles"],
+        "failed": found["failed"],
+        "commit": found["commit"],
         "piece": list(puzzles[0][1].pieces.shape[1:3]),
         **{measure: found[measure] for measure in MEASURES},
-        "ece": found["ece"], "seconds_per_puzzle": found["seconds_per_puzzle"],
+        "ece": found["ece"],
+        "seconds_per_puzzle": found["seconds_per_puzzle"],
         "right": [round(cells * outcome["absolute"]) for outcome in found["outcomes"]],
-    }  # fmt: skip
+    }
 
 
 def _write(output: str | Path, record: Record, before: Iterable[Record]) -> None:
@@ -233,6 +244,7 @@ def _read(path: str | Path) -> list[Record]:
         if record["version"] != VERSION:
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SettingsError(f"{path}: not a file of `puzlm generalise`; delete it or choose "
-                            "another output") from error  # fmt: skip
+        raise SettingsError(
+            f"{path}: not a file of `puzlm generalise`; delete it or choose another output"
+        ) from error
     return cells

@@ -124,9 +124,15 @@ class Codebook:
 
     @classmethod
     def fit(
-        cls, x: Array, k: int, pca_dim: int | None, *, seed: int = 0, device: str = "cpu",
+        cls,
+        x: Array,
+        k: int,
+        pca_dim: int | None,
+        *,
+        seed: int = 0,
+        device: str = "cpu",
         max_iter: int = 25,
-    ) -> Codebook:  # fmt: skip
+    ) -> Codebook:
         """Learn a codebook from vectors x (n, D); pca_dim None leaves the PCA out."""
         if pca_dim is None:
             mean, components = _double(x, device).mean(0).float().cpu().numpy(), None
@@ -184,9 +190,10 @@ class Codebook:
             # Two more rows make the product subtract |c|^2 / 2 and the reach by itself.
             table = np.concatenate([head.T, -half[None], -np.sqrt((tail**2).sum(1))[None]])
             self._split = (
-                np.ascontiguousarray(self.components[: self.HEAD].T), np.ascontiguousarray(table),
+                np.ascontiguousarray(self.components[: self.HEAD].T),
+                np.ascontiguousarray(table),
                 tail @ self.components[self.HEAD :],
-            )  # fmt: skip
+            )
         basis, table, rest = self._split
         reach = -table[-1]
         widest = 2 * reach.max()

@@ -133,9 +133,13 @@ class _Residual(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.inner = nn.Sequential(
-            nn.GroupNorm(8, width), nn.GELU(), nn.Conv2d(width, width, 3, padding=1),
-            nn.GroupNorm(8, width), nn.GELU(), nn.Conv2d(width, width, 1),
-        )  # fmt: skip
+            nn.GroupNorm(8, width),
+            nn.GELU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.GroupNorm(8, width),
+            nn.GELU(),
+            nn.Conv2d(width, width, 1),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.inner(x)  # type: ignore[no-any-return]
@@ -149,16 +153,24 @@ class VQVAE(nn.Module):
         w = s.width
         blocks = [_Residual(w) for _ in range(s.layers)]
         self.encoder = nn.Sequential(
-            nn.Conv2d(3, w // 2, 4, 2, 1), nn.GELU(), nn.Conv2d(w // 2, w, 4, 2, 1), nn.GELU(),
-            nn.Conv2d(w, w, 4, 2, 1), *blocks, nn.Conv2d(w, s.code_dim, 1),
-        )  # fmt: skip
+            nn.Conv2d(3, w // 2, 4, 2, 1),
+            nn.GELU(),
+            nn.Conv2d(w // 2, w, 4, 2, 1),
+            nn.GELU(),
+            nn.Conv2d(w, w, 4, 2, 1),
+            *blocks,
+            nn.Conv2d(w, s.code_dim, 1),
+        )
         self.quantiser = Quantiser(s.vocab_size, s.code_dim)
         self.decoder = nn.Sequential(
-            nn.Conv2d(s.code_dim, w, 3, padding=1), *(_Residual(w) for _ in range(s.layers)),
-            nn.ConvTranspose2d(w, w, 4, 2, 1), nn.GELU(),
-            nn.ConvTranspose2d(w, w // 2, 4, 2, 1), nn.GELU(),
+            nn.Conv2d(s.code_dim, w, 3, padding=1),
+            *(_Residual(w) for _ in range(s.layers)),
+            nn.ConvTranspose2d(w, w, 4, 2, 1),
+            nn.GELU(),
+            nn.ConvTranspose2d(w, w // 2, 4, 2, 1),
+            nn.GELU(),
             nn.ConvTranspose2d(w // 2, 3, 4, 2, 1),
-        )  # fmt: skip
+        )
 
     def vectors(self, x: Tensor) -> Tensor:
         """Pieces (n, 3, side, side) in -1 .. 1 -> vectors (n, tokens, code_dim), raster order."""
@@ -206,8 +218,9 @@ class TiTok(nn.Module):
 
 
 def _layers(width: int, layers: int) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(width, max(1, width // 64), 4 * width, 0.0, "gelu",
-                                       batch_first=True, norm_first=True)  # fmt: skip
+    layer = nn.TransformerEncoderLayer(
+        width, max(1, width // 64), 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
+    )
     return nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
 
 
@@ -241,8 +254,9 @@ class LearnedTokenizer(PieceTokenizer):
             )
         torch.manual_seed(seed)
         self.net = _network(s).to(device).train()
-        optimiser = torch.optim.AdamW(self.net.parameters(), lr=s.fit_lr, weight_decay=0.01,
-                                      fused="cuda" in device)  # fmt: skip
+        optimiser = torch.optim.AdamW(
+            self.net.parameters(), lr=s.fit_lr, weight_decay=0.01, fused="cuda" in device
+        )
         store = torch.as_tensor(pieces).to(device)
         rng, losses = np.random.default_rng(seed), []
         began, step, share = time.monotonic(), 0, 0.0
@@ -274,9 +288,13 @@ class LearnedTokenizer(PieceTokenizer):
         self.net.eval()
         used = np.unique(self.encode_canonical(store[: 4 * CHUNK]).cpu().numpy())
         # 1 is the variance of a picture in -1 .. 1 that is black or white at random.
-        self.report_ = {"steps": step, "seconds": round(time.monotonic() - began, 1),
-                        "error": losses[-1], "variance": float(_picture(store[:CHUNK]).var()),
-                        "codes_used": len(used)}  # fmt: skip
+        self.report_ = {
+            "steps": step,
+            "seconds": round(time.monotonic() - began, 1),
+            "error": losses[-1],
+            "variance": float(_picture(store[:CHUNK]).var()),
+            "codes_used": len(used),
+        }
         self.net.cpu()
         return self._ready()
 

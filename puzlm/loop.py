@@ -124,8 +124,15 @@ def loop(
             now = time.monotonic()
             speed = (step - first) * t.batch / max(now - clock, 1e-9)
             first, clock = step, now
-            note(step=step, loss=cross, heads=extra, accuracy=right, lr=rate,
-                 puzzles_per_second=round(speed, 1), seconds=round(now - began, 1))  # fmt: skip
+            note(
+                step=step,
+                loss=cross,
+                heads=extra,
+                accuracy=right,
+                lr=rate,
+                puzzles_per_second=round(speed, 1),
+                seconds=round(now - began, 1),
+            )
         if exam is not None and (step % t.eval_every == 0 or step == t.steps):
             with _averaged(weights, average):
                 marks = exam()
@@ -149,14 +156,19 @@ def learning_rate(step: int, peak: float, warmup: int, steps: int) -> float:
     return peak * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, share))))
 
 
-def optimiser_of(weights: list[nn.Parameter], t: TrainSettings, device: str,
-                 graph: bool) -> torch.optim.AdamW:  # fmt: skip
+def optimiser_of(
+    weights: list[nn.Parameter], t: TrainSettings, device: str, graph: bool
+) -> torch.optim.AdamW:
     """AdamW; the rate of a step that will be recorded is a tensor, to be changed in place."""
     rate: Any = torch.tensor(t.lr, device=device) if graph else t.lr
     return torch.optim.AdamW(
-        weights, lr=rate, betas=(0.9, 0.98), weight_decay=t.weight_decay, fused="cuda" in device,
+        weights,
+        lr=rate,
+        betas=(0.9, 0.98),
+        weight_decay=t.weight_decay,
+        fused="cuda" in device,
         capturable=graph,
-    )  # fmt: skip
+    )
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
@@ -172,9 +184,11 @@ WARM_ROUNDS = 4  # of a step before it is recorded: kernels are chosen, memory i
 
 
 def recorded(
-    learn: Callable[[Batch], Tensor], batch: Batch, weights: list[nn.Parameter],
+    learn: Callable[[Batch], Tensor],
+    batch: Batch,
+    weights: list[nn.Parameter],
     optimiser: torch.optim.Optimizer,
-) -> Callable[[Batch], Tensor]:  # fmt: skip
+) -> Callable[[Batch], Tensor]:
     """Record one training step as a CUDA graph; the result copies a batch in and replays it.
 
     A step is hundreds of kernels: launched one by one, short ones leave the card idle. Recording
@@ -233,8 +247,13 @@ class _averaged:
             mean.copy_(kept)
 
 
-def _save(path: Path, step: int, objective: nn.Module, optimiser: torch.optim.Optimizer,
-          average: list[Tensor] | None) -> None:  # fmt: skip
+def _save(
+    path: Path,
+    step: int,
+    objective: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    average: list[Tensor] | None,
+) -> None:
     """Write everything that training goes on from, whole or not at all."""
     from safetensors.torch import save_file
 
@@ -247,8 +266,9 @@ def _save(path: Path, step: int, objective: nn.Module, optimiser: torch.optim.Op
     os.replace(temporary, path)
 
 
-def _resume(path: Path, objective: nn.Module, optimiser: torch.optim.Optimizer,
-            average: list[Tensor] | None) -> int:  # fmt: skip
+def _resume(
+    path: Path, objective: nn.Module, optimiser: torch.optim.Optimizer, average: list[Tensor] | None
+) -> int:
     """Read a checkpoint back, if there is one; returns the number of steps done."""
     if not path.exists():
         return 0

@@ -69,7 +69,8 @@ def bootstrap(scores: ArrayLike, resamples: int = 2000, seed: int = 0) -> Interv
     if values.size == 0:
         raise ValueError("no scores: at least one puzzle is needed")
     rng = np.random.default_rng(seed)
-    means = np.array([values[rng.integers(0, len(values), len(values))].mean()
-                      for _ in range(resamples)])  # fmt: skip
+    means = np.array(
+        [values[rng.integers(0, len(values), len(values))].mean() for _ in range(resamples)]
+    )
     low, high = np.percentile(means, [2.5, 97.5])
     return Interval(100 * float(values.mean()), 100 * float(low), 100 * float(high))

@@ -74,9 +74,11 @@ class Graph:
     """An ONNX graph under construction; values are known by their names."""
 
     def __init__(
-        self, weights: Path, settings: dict[str, Any],
+        self,
+        weights: Path,
+        settings: dict[str, Any],
         integers: Mapping[str, NDArray[Any]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         try:
             import onnx
         except ImportError as error:
@@ -115,8 +117,9 @@ class Graph:
             entry = self.header[name]
             kinds = {"F16": self.onnx.TensorProto.FLOAT16, "F32": self.onnx.TensorProto.FLOAT}
             first, end = entry["data_offsets"]
-            tensor = self.onnx.TensorProto(name=name, dims=entry["shape"],
-                                           data_type=kinds[entry["dtype"]])  # fmt: skip
+            tensor = self.onnx.TensorProto(
+                name=name, dims=entry["shape"], data_type=kinds[entry["dtype"]]
+            )
             tensor.data_location = self.onnx.TensorProto.EXTERNAL
             place = {"location": self.weights, "offset": self.start + first, "length": end - first}
             for key, value in place.items():
@@ -194,8 +197,12 @@ class Graph:
             ends.append([make.make_tensor_value_info(n, kind[n], s) for n, s in shapes.items()])
         graph = make.make_graph(self.nodes, "puzlm", *ends, list(self.initialisers.values()))
         sets = [make.make_opsetid("", OPSET), make.make_opsetid(MICROSOFT, 1)]
-        model = make.make_model(graph, opset_imports=sets if self.integers else sets[:1],
-                                ir_version=IR_VERSION, producer_name="puzlm")  # fmt: skip
+        model = make.make_model(
+            graph,
+            opset_imports=sets if self.integers else sets[:1],
+            ir_version=IR_VERSION,
+            producer_name="puzlm",
+        )
         data: bytes = model.SerializeToString()
         return data
 
@@ -213,8 +220,10 @@ def read_record(folder: Path, version: int) -> dict[str, Any]:
 def check_layout(weights: Path, layout: Any) -> None:
     """Refuse weights that lie elsewhere in their file than the graphs think."""
     if header(weights)[2] != layout:
-        raise ModelError(f"{weights.parent}: the graphs were written for another {weights.name}; "
-                         "run puzlm export again")  # fmt: skip
+        raise ModelError(
+            f"{weights.parent}: the graphs were written for another {weights.name}; "
+            "run puzlm export again"
+        )
 
 
 def open_session(path: Path, threads: int | None = None) -> Any:

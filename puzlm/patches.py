@@ -89,14 +89,22 @@ def side_symbols(symbols: Array, tokenizer: PieceTokenizer) -> Array:
     if not s.border or B == 1:
         raise SettingsError("the side model needs border symbols and a granularity of at least 2")
     if s.strips and s.clockwise:
-        index = [range(B), range(B, 2 * B), range(3 * B - 1, 2 * B - 1, -1),
-                 range(4 * B - 1, 3 * B - 1, -1)]  # fmt: skip
+        index = [
+            range(B),
+            range(B, 2 * B),
+            range(3 * B - 1, 2 * B - 1, -1),
+            range(4 * B - 1, 3 * B - 1, -1),
+        ]
     elif s.strips:
         index = [range(B), range(2 * B, 3 * B), range(3 * B, 4 * B), range(B, 2 * B)]
     else:
         place = {cell: spot for spot, cell in enumerate(walk(B, True, s.clockwise))}
-        cells = [[(0, i) for i in range(B)], [(i, B - 1) for i in range(B)],
-                 [(B - 1, i) for i in range(B)], [(i, 0) for i in range(B)]]  # fmt: skip
+        cells = [
+            [(0, i) for i in range(B)],
+            [(i, B - 1) for i in range(B)],
+            [(B - 1, i) for i in range(B)],
+            [(i, 0) for i in range(B)],
+        ]
         index = [[place[r * B + c] for r, c in side] for side in cells]  # type: ignore[misc]
     flat = [i for side in index for i in side]
     picked = symbols[..., flat, :]

@@ -131,9 +131,13 @@ class Plan:
         """Everything that decides a row's result; a row with the same is done."""
         recipe = self.recipe(row, seed).as_dict()
         recipe.pop("data")
-        shared = {"seconds": row.seconds or self.plan.seconds, "steps": self.plan.steps,
-                  "puzzles": row.puzzles or self.plan.puzzles,
-                  "decode": list(row.decode or self.plan.decode), "few": self.plan.few}  # fmt: skip
+        shared = {
+            "seconds": row.seconds or self.plan.seconds,
+            "steps": self.plan.steps,
+            "puzzles": row.puzzles or self.plan.puzzles,
+            "decode": list(row.decode or self.plan.decode),
+            "few": self.plan.few,
+        }
         if row.start:
             shared |= {"start": row.start, "side_steps": self.plan.side_steps}
         if row.learned:
@@ -162,8 +166,11 @@ def _sweep(record: dict[str, Any], where: str) -> list[Row]:
     rows = []
     for value in record["values"]:
         text = value if isinstance(value, str) else json.dumps(value)
-        own = {"name": f"{record['group']}-{text}", "x": value,
-               "set": [*record.get("set", []), f"{record['key']}={text}"]}  # fmt: skip
+        own = {
+            "name": f"{record['group']}-{text}",
+            "x": value,
+            "set": [*record.get("set", []), f"{record['key']}={text}"],
+        }
         if value in record.get("deciding", []):
             own["seeds"] = [0, 1]
         rows.append(section(Row, rest | own, where))

@@ -70,8 +70,13 @@ def sequence_analysis(result: Result, path: str | Path) -> None:
 
     uniform, k = result["uniform"], result["uniform"]["vocab_size"]
     left.axhline(uniform["bound"], color=GREY, lw=0.8)
-    left.text(8, uniform["bound"] - 0.12, f"bound log2({k}) = {uniform['bound']:.4g}", va="top",
-              fontsize=8)  # fmt: skip
+    left.text(
+        8,
+        uniform["bound"] - 0.12,
+        f"bound log2({k}) = {uniform['bound']:.4g}",
+        va="top",
+        fontsize=8,
+    )
     left.fill_between(uniform["tokens"], uniform["low"], uniform["high"], color=GREY, alpha=0.3)
     left.plot(uniform["tokens"], uniform["mean"], label="drawn uniformly", **style("uniform"))
     for part in shown:
@@ -86,8 +91,16 @@ def sequence_analysis(result: Result, path: str | Path) -> None:
         z, look = part["zipf"], style(part["name"], names)
         marker, s = look.pop("marker"), z["exponent"]
         fit = f"s = {s['value']:.3f} ± {(s['high'] - s['low']) / 2:.3f}"
-        middle.plot(z["rank"], z["frequency"], lw=1.6, marker=marker, ms=4, markevery=0.12,
-                    label=f"{_label(part)}: {fit}", **look)  # fmt: skip
+        middle.plot(
+            z["rank"],
+            z["frequency"],
+            lw=1.6,
+            marker=marker,
+            ms=4,
+            markevery=0.12,
+            label=f"{_label(part)}: {fit}",
+            **look,
+        )
         middle.plot(z["rank"], z["fitted_frequency"], lw=0.7, color=look["color"], alpha=0.7)
     middle.set(xscale="log", yscale="log", title="Zipf: thin lines are the fitted laws")
     middle.set(xlabel="rank of the symbol", ylabel="frequency (share of all tokens)")
@@ -99,12 +112,24 @@ def sequence_analysis(result: Result, path: str | Path) -> None:
         h, look = part["heaps"], style(part["name"], names)
         b = h["beta"]
         beta = f"beta = {b['value']:.2f} ± {(b['high'] - b['low']) / 2:.2f}"
-        right.plot(h["tokens"], h["distinct"], lw=1.6, ms=4, markevery=0.12,
-                   label=f"{_label(part)}: {beta}", **look)  # fmt: skip
+        right.plot(
+            h["tokens"],
+            h["distinct"],
+            lw=1.6,
+            ms=4,
+            markevery=0.12,
+            label=f"{_label(part)}: {beta}",
+            **look,
+        )
     low, high = shown[0]["heaps"]["range"]
     right.axvspan(low, high, color=GREY, alpha=0.12, lw=0, label=f"fitted: {low} to {high} tokens")
-    right.set(xscale="log", yscale="log", xlabel="tokens read (n)", ylabel="distinct symbols",
-              title="Heaps: new symbols as puzzles go by")  # fmt: skip
+    right.set(
+        xscale="log",
+        yscale="log",
+        xlabel="tokens read (n)",
+        ylabel="distinct symbols",
+        title="Heaps: new symbols as puzzles go by",
+    )
     right.legend(loc="lower right")
     save_figure(figure, path)
 
@@ -160,16 +185,28 @@ def _information_by_distance(axes: Any, sets: Sequence[Result]) -> None:
             rows, look = part["borders"].get(key, []), style(name, names)
             if key == "own_border":
                 look |= {"alpha": 0.55, "markerfacecolor": "white", "lw": 1}
-            axes.plot(range(first, first + len(rows)), [r["value"] for r in rows], ms=5,
-                      label=f"{_label(part)}, {text}", **look)  # fmt: skip
-    axes.set(xlabel="distance along the border (positions)", ylabel="mutual information (bits)",
-             title="Symbols further apart")  # fmt: skip
+            axes.plot(
+                range(first, first + len(rows)),
+                [r["value"] for r in rows],
+                ms=5,
+                label=f"{_label(part)}, {text}",
+                **look,
+            )
+    axes.set(
+        xlabel="distance along the border (positions)",
+        ylabel="mutual information (bits)",
+        title="Symbols further apart",
+    )
     _finish(axes, measured, "mutual information needs a tokenizer folder", room=1.4)
 
 
 def _geometry_bars(axes: Any, embeddings: Result) -> None:
-    rows = {"looks": "looks", "compatibility": "fit", "only_looks": "looks\n(fit held)",
-            "only_compatibility": "fit\n(looks held)"}  # fmt: skip
+    rows = {
+        "looks": "looks",
+        "compatibility": "fit",
+        "only_looks": "looks\n(fit held)",
+        "only_compatibility": "fit\n(looks held)",
+    }
     texts = {
         "before": "before training",
         "after": "after training",
@@ -180,9 +217,19 @@ def _geometry_bars(axes: Any, embeddings: Result) -> None:
         m = [embeddings[name][key] for key in rows]
         errors = [[x["value"] - x["low"] for x in m], [x["high"] - x["value"] for x in m]]
         place = np.arange(4) + 0.27 * (number - (len(shown) - 1) / 2)
-        axes.bar(place, [x["value"] for x in m], 0.25, yerr=errors, color=STYLES[name]["color"],
-                 hatch=STYLES[name]["hatch"], edgecolor="black", lw=0.6, capsize=2, ecolor=RED,
-                 label=texts[name])  # fmt: skip
+        axes.bar(
+            place,
+            [x["value"] for x in m],
+            0.25,
+            yerr=errors,
+            color=STYLES[name]["color"],
+            hatch=STYLES[name]["hatch"],
+            edgecolor="black",
+            lw=0.6,
+            capsize=2,
+            ecolor=RED,
+            label=texts[name],
+        )
     axes.axhline(0, color=BLACK, lw=0.6)
     axes.set_xticks(range(4), rows.values())
     axes.set(xlabel="shared by two symbols", title="What near embeddings share")
@@ -192,10 +239,13 @@ def _geometry_bars(axes: Any, embeddings: Result) -> None:
 
 def _nearest_patches(figure: Any, embeddings: Result) -> None:
     near, patches = embeddings["nearest"], embeddings["patches"]
-    titles = {"looks": "nearest by looks", "compatibility": "touch it most\n(for their frequency)",
-              "before": "nearest embedding\nbefore training",
-              "after": "nearest embedding\nafter training",
-              "learned": "nearest by what\ntraining added"}  # fmt: skip
+    titles = {
+        "looks": "nearest by looks",
+        "compatibility": "touch it most\n(for their frequency)",
+        "before": "nearest embedding\nbefore training",
+        "after": "nearest embedding\nafter training",
+        "learned": "nearest by what\ntraining added",
+    }
     kinds = [key for key in titles if key in near]
     axes, step = figure.subplots(1, 1), 4.7  # patch widths from block to block
     for row, query in enumerate(near["queries"]):
@@ -203,8 +253,11 @@ def _nearest_patches(figure: Any, embeddings: Result) -> None:
             for place, symbol in enumerate(symbols):
                 x = 0.0 if block == 0 else 1.7 + (block - 1) * step + place
                 picture = np.frombuffer(bytes.fromhex(patches[str(symbol)]), np.uint8)
-                axes.imshow(picture.reshape(8, 8, 3), extent=(x, x + 0.94, row + 0.94, row),
-                            interpolation="nearest")  # fmt: skip
+                axes.imshow(
+                    picture.reshape(8, 8, 3),
+                    extent=(x, x + 0.94, row + 0.94, row),
+                    interpolation="nearest",
+                )
     axes.set(xlim=(-0.2, 1.7 + step * len(kinds)), ylim=(len(near["queries"]) + 0.1, -1.1))
     axes.text(0.47, -0.15, "symbol", ha="center", fontsize=9)
     for block, kind in enumerate(kinds):
@@ -223,8 +276,9 @@ def reliability(bins: Sequence[Result], path: str | Path) -> None:
     """
     plt = pyplot()
     bins = [b for b in bins if b.get("count", 1)]
-    figure, (upper, lower) = plt.subplots(2, 1, figsize=(5, 5.6), sharex=True, layout="constrained",
-                                          height_ratios=[3, 1])  # fmt: skip
+    figure, (upper, lower) = plt.subplots(
+        2, 1, figsize=(5, 5.6), sharex=True, layout="constrained", height_ratios=[3, 1]
+    )
     x, y = [100 * b["confidence"] for b in bins], [100 * b["accuracy"] for b in bins]
     low = [100 * (b["accuracy"] - b["low"]) if "low" in b else 0 for b in bins]
     high = [100 * (b["high"] - b["accuracy"]) if "high" in b else 0 for b in bins]
@@ -237,8 +291,14 @@ def reliability(bins: Sequence[Result], path: str | Path) -> None:
     save_figure(figure, path)
 
 
-def heat_map(rows: Sequence[Any], columns: Sequence[Any], values: Any, path: str | Path, title: str,
-             unit: str) -> None:  # fmt: skip
+def heat_map(
+    rows: Sequence[Any],
+    columns: Sequence[Any],
+    values: Any,
+    path: str | Path,
+    title: str,
+    unit: str,
+) -> None:
     """Draw a table of numbers (rows, columns) as coloured cells; None or NaN stays empty."""
     plt = pyplot()
     table = np.array(values, dtype=float)
@@ -250,8 +310,15 @@ def heat_map(rows: Sequence[Any], columns: Sequence[Any], values: Any, path: str
     figure.colorbar(image, ax=axes, label=unit)
     for row, column in np.argwhere(np.isfinite(table)):
         light = image.norm(table[row, column]) > 0.5
-        axes.text(column, row, f"{table[row, column]:.3g}", ha="center", va="center", fontsize=8,
-                  color="black" if light else "white")  # fmt: skip
+        axes.text(
+            column,
+            row,
+            f"{table[row, column]:.3g}",
+            ha="center",
+            va="center",
+            fontsize=8,
+            color="black" if light else "white",
+        )
     axes.set_xticks(range(len(columns)), [str(c) for c in columns])
     axes.set_yticks(range(len(rows)), [str(r) for r in rows])
     axes.set_title(title)
@@ -308,8 +375,10 @@ SMOOTH = 9  # logged steps whose median is drawn: mixed batches would be drawn a
 
 def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     half = SMOOTH // 2
-    return [(step, median([y for _, y in points[max(0, i - half) : i + half + 1]]))
-            for i, (step, _) in enumerate(points)]  # fmt: skip
+    return [
+        (step, median([y for _, y in points[max(0, i - half) : i + half + 1]]))
+        for i, (step, _) in enumerate(points)
+    ]
 
 
 # ---- shared ---------------------------------------------------------------------------------
@@ -324,11 +393,20 @@ def pyplot() -> Any:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({
-        "font.size": 9, "axes.titlesize": 10, "legend.fontsize": 7.5, "axes.grid": True,
-        "grid.alpha": 0.25, "grid.linewidth": 0.5, "axes.spines.top": False,
-        "axes.spines.right": False, "svg.fonttype": "none", "svg.hashsalt": "puzlm",
-    })  # fmt: skip
+    plt.rcParams.update(
+        {
+            "font.size": 9,
+            "axes.titlesize": 10,
+            "legend.fontsize": 7.5,
+            "axes.grid": True,
+            "grid.alpha": 0.25,
+            "grid.linewidth": 0.5,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "svg.fonttype": "none",
+            "svg.hashsalt": "puzlm",
+        }
+    )
     return plt
 
 

@@ -176,8 +176,9 @@ class Puzzle:
         grid = parse_grid(grid)
         cells = grid[0] * grid[1]
         if not 0 <= missing < cells:
-            raise PuzzleError(f"missing {missing}: a {grid[0]}x{grid[1]} puzzle can lose 0 to "
-                              f"{cells - 1} pieces")  # fmt: skip
+            raise PuzzleError(
+                f"missing {missing}: a {grid[0]}x{grid[1]} puzzle can lose 0 to {cells - 1} pieces"
+            )
         rng = np.random.default_rng(seed)
         order = rng.permutation(cells)[: cells - missing]
         pieces = cut(image, grid, gap, jitter, rng)

@@ -40,9 +40,13 @@ class ClusterError(PuzlmError):
 
 
 def tokenize(
-    sources: Sequence[str | Path], tokenizer: PieceTokenizer, grid: Grid, gap: float,
-    limit: int | None = None, address: str | None = None,
-) -> Iterator[Tokens]:  # fmt: skip
+    sources: Sequence[str | Path],
+    tokenizer: PieceTokenizer,
+    grid: Grid,
+    gap: float,
+    limit: int | None = None,
+    address: str | None = None,
+) -> Iterator[Tokens]:
     """Tokens of a corpus, part by part, for `write_tokens(parts=...)`."""
     read = partial(chunks, sources, limit)
     return spread(read, partial(_tokenizing, tokenizer, grid, gap), address)

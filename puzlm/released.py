@@ -44,8 +44,10 @@ def read_npy(path: Path, protocol: Protocol, limit: int | None) -> Iterator[tupl
     if path.is_dir():
         found = sorted(path.glob(f"test_img_{suffix}*.npy"))
         if len(found) != 1:
-            raise PuzzleError(f"{path}: holds {len(found)} files test_img_{suffix}*.npy, one is "
-                              "needed; give the .npy file itself for another split")  # fmt: skip
+            raise PuzzleError(
+                f"{path}: holds {len(found)} files test_img_{suffix}*.npy, one is "
+                "needed; give the .npy file itself for another split"
+            )
         path = found[0]
     match = re.fullmatch(rf"(.+)_img_{suffix}.*\.npy", path.name)
     if not match:
@@ -57,12 +59,16 @@ def read_npy(path: Path, protocol: Protocol, limit: int | None) -> Iterator[tupl
     shape = (rows * protocol.piece, columns * protocol.piece, 3)
     images, labels = _load(path), _load(beside[0])
     if images.shape[1:] != shape or images.dtype != np.uint8:
-        raise PuzzleError(f"{path}: holds {images.shape} of {images.dtype}, {protocol.name} needs "
-                          f"(n, {shape[0]}, {shape[1]}, 3) of uint8")  # fmt: skip
+        raise PuzzleError(
+            f"{path}: holds {images.shape} of {images.dtype}, {protocol.name} needs "
+            f"(n, {shape[0]}, {shape[1]}, 3) of uint8"
+        )
     others = np.delete(np.arange(rows * columns), rows * columns // 2)
     if labels.shape != (len(images), len(others), len(others)):
-        raise PuzzleError(f"{beside[0]}: holds {labels.shape}, {protocol.name} needs "
-                          f"({len(images)}, {len(others)}, {len(others)})")  # fmt: skip
+        raise PuzzleError(
+            f"{beside[0]}: holds {labels.shape}, {protocol.name} needs "
+            f"({len(images)}, {len(others)}, {len(others)})"
+        )
     if not len(images):
         raise ImageError(f"{path}: holds no images")
     for index in spread(len(images), limit):
@@ -77,8 +83,16 @@ def read_npy(path: Path, protocol: Protocol, limit: int | None) -> Iterator[tupl
             # The files leave the centre in place; a solver that is to find it must not see that.
             order = np.random.default_rng((protocol.seed, index)).permutation(rows * columns)
         settings = {"scale": 1.0, "piece": protocol.piece, "order": order.tolist()}
-        yield index, Found(pieces[order], truth[order], settings, f"{path.name}:{index}",
-                           (image.tobytes(), hot.tobytes()))  # fmt: skip
+        yield (
+            index,
+            Found(
+                pieces[order],
+                truth[order],
+                settings,
+                f"{path.name}:{index}",
+                (image.tobytes(), hot.tobytes()),
+            ),
+        )
 
 
 def _load(path: Path) -> NDArray[Any]:
@@ -108,8 +122,9 @@ def read_csv(path: Path, protocol: Protocol, limit: int | None) -> Iterator[tupl
         name, label = rows[index]
         numbers = [int(part) if part.isdecimal() else -1 for part in (label or "").split()]
         if sorted(numbers) != cells:
-            raise PuzzleError(f"{table}: label '{label}' of {name} is not a permutation of "
-                              f"0 to {cells[-1]}")  # fmt: skip
+            raise PuzzleError(
+                f"{table}: label '{label}' of {name} is not a permutation of 0 to {cells[-1]}"
+            )
         if not name or Path(name).name != name:
             raise PuzzleError(f"{table}: '{name}' is not a plain file name")
         ((_, blob),) = iter_blobs([table.with_suffix("") / name])

@@ -164,9 +164,14 @@ def _translations(board: _Board, parts: _Segments, group: int) -> list[Ints]:
 
 
 def _put(
-    board: _Board, layout: Ints, empty: Bools, used: Bools, parts: _Segments, candidate: int,
+    board: _Board,
+    layout: Ints,
+    empty: Bools,
+    used: Bools,
+    parts: _Segments,
+    candidate: int,
     cell: int,
-) -> Ints:  # fmt: skip
+) -> Ints:
     """Place a candidate with its whole segment, or alone where that does not fit: cells filled."""
     piece = candidate % board.n
     spin = (candidate // board.n - int(parts.turn[piece])) % 4
@@ -189,9 +194,12 @@ def _put(
 
 
 def _fill(
-    board: _Board, layout: Ints, parts: _Segments, rng: np.random.Generator | None = None,
+    board: _Board,
+    layout: Ints,
+    parts: _Segments,
+    rng: np.random.Generator | None = None,
     reach: Bools | None = None,
-) -> Ints:  # fmt: skip
+) -> Ints:
     """Fill empty cells, the one whose best candidate is clearest first; segments come whole.
 
     `reach` (cells, cells + 1), on a board wider than the picture: what can be in one with a cell.

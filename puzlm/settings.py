@@ -127,9 +127,13 @@ class Recipe:
         from puzlm.corpus import CutSettings
 
         kinds: dict[str, Any] = {
-            "data": DataSettings, "cut": CutSettings, "tokenizer": TokenizerSettings,
-            "model": ModelRecipe, "train": TrainSettings, "sides": SideRecipe,
-        }  # fmt: skip
+            "data": DataSettings,
+            "cut": CutSettings,
+            "tokenizer": TokenizerSettings,
+            "model": ModelRecipe,
+            "train": TrainSettings,
+            "sides": SideRecipe,
+        }
         parts: dict[str, Any] = {"cut": CutSettings()}
         for name, value in record.items():
             if name == "tokenizer_path":

@@ -93,41 +93,62 @@ class Solver:
         box = Box(*how) if name_or_path is None else None
         wanted = "vision" if box is not None and solver.startswith("vision") else name_or_path
         folder = checkpoints.find(wanted)
-        parts = {name for name in ("vision", "edges", "frame", "tokenizer")
-                 if (folder / f"{name}.json").is_file()}  # fmt: skip
+        parts = {
+            name
+            for name in ("vision", "edges", "frame", "tokenizer")
+            if (folder / f"{name}.json").is_file()
+        }
         if parts == {"frame"}:
-            raise ModelError(f"{folder}: has only a frame network, which solves nothing alone; put "
-                             "frame.json and frame.safetensors beside an edges.json")  # fmt: skip
+            raise ModelError(
+                f"{folder}: has only a frame network, which solves nothing alone; put "
+                "frame.json and frame.safetensors beside an edges.json"
+            )
         if parts & {"vision", "edges"}:
             found = cls(
-                card=checkpoints.card(folder), vision=load_vision(folder, *how),
-                edges=load_edges(folder, *how), solver=solver, decoding=decoding,
+                card=checkpoints.card(folder),
+                vision=load_vision(folder, *how),
+                edges=load_edges(folder, *how),
+                solver=solver,
+                decoding=decoding,
                 frame=load_frame(folder) if solver == "auto" else None,
-            )  # fmt: skip
+            )
         else:
             found = cls(
                 PieceTokenizer.from_pretrained(folder),
                 load_reader(folder, *how) if solver in ("auto", "seq2seq") else None,
-                load_sides(folder, *how), checkpoints.card(folder), box=box, solver=solver,
+                load_sides(folder, *how),
+                checkpoints.card(folder),
+                box=box,
+                solver=solver,
                 decoding=decoding,
-            )  # fmt: skip
+            )
         found._check_parts(folder)
         return found
 
     def variant(self, *, solver: str, decoding: str = "valid") -> Solver:
         """Another way to solve with the same models in memory."""
         return Solver(
-            self.tokenizer, self.reader, self.sides, self.card, vision=self._vision,
-            edges=self._edges, frame=self._frame, box=self.box, solver=solver, decoding=decoding,
-        )  # fmt: skip
+            self.tokenizer,
+            self.reader,
+            self.sides,
+            self.card,
+            vision=self._vision,
+            edges=self._edges,
+            frame=self._frame,
+            box=self.box,
+            solver=solver,
+            decoding=decoding,
+        )
 
     def _check_parts(self, folder: Path) -> None:
         """Say at once what a model cannot do."""
-        needs = {"bigram": (self.sides, "side model (sides.json)"),
-                 "seq2seq": (self.reader, "language model (model.json)"),
-                 "symbols": (self.reader or self.sides, "language model (model.json)"),
-                 "vision": (self.vision, "ViT (vision.json)"),
-                 "vision-pairs": (self.edges, "encoder of sides (edges.json)")}  # fmt: skip
+        needs = {
+            "bigram": (self.sides, "side model (sides.json)"),
+            "seq2seq": (self.reader, "language model (model.json)"),
+            "symbols": (self.reader or self.sides, "language model (model.json)"),
+            "vision": (self.vision, "ViT (vision.json)"),
+            "vision-pairs": (self.edges, "encoder of sides (edges.json)"),
+        }
         part, name = needs.get(self.solver, (True, ""))
         if part is None:
             raise ModelError(f"{folder}: has no {name}")
@@ -178,8 +199,14 @@ class Solver:
                 self._check_reads(puzzle)
         gathered = [Evidence() for _ in puzzles]
         if self.solver in ("auto", "seq2seq", "symbols"):
-            self._gather(puzzles, gathered, "seq2seq", self._language, lambda some, k:
-                         self._read(some, [fixed[i] for i in k]), BATCH[self._method])  # fmt: skip
+            self._gather(
+                puzzles,
+                gathered,
+                "seq2seq",
+                self._language,
+                lambda some, k: self._read(some, [fixed[i] for i in k]),
+                BATCH[self._method],
+            )
         if self.solver in ("auto", "vision"):
             self._gather(puzzles, gathered, "vision", self._sees, self._look, VIEWED)
         found = [self._answer(*one) for one in zip(puzzles, fixed, gathered, strict=True)]
@@ -200,10 +227,15 @@ class Solver:
         if self.solver == "seq2seq":
             found: Read = evidence.seq2seq
             return Solution(
-                found.cells, found.confidence, puzzle.grid,
-                f"seq2seq ({self.decoding}{found.named})", evidence.seconds, puzzle.pieces,
-                found.alternatives, found.order,
-            )  # fmt: skip
+                found.cells,
+                found.confidence,
+                puzzle.grid,
+                f"seq2seq ({self.decoding}{found.named})",
+                evidence.seconds,
+                puzzle.pieces,
+                found.alternatives,
+                found.order,
+            )
         if self.solver == "vision":
             start = time.perf_counter()
             heat = float(self.card.get("temperature", 1.0))
@@ -217,10 +249,14 @@ class Solver:
         return fused(self, puzzle, given, evidence)
 
     def _gather(
-        self, puzzles: list[Puzzle], into: list[Evidence], name: str,
-        takes: Callable[[Puzzle], Any], read: Callable[[list[Puzzle], list[int]], list[Any]],
+        self,
+        puzzles: list[Puzzle],
+        into: list[Evidence],
+        name: str,
+        takes: Callable[[Puzzle], Any],
+        read: Callable[[list[Puzzle], list[int]], list[Any]],
         most: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Let one model read all puzzles that it takes, those of one size together."""
         able = [i for i, p in enumerate(puzzles) if takes(p) is not None]
         for group in by_size(puzzles, able, most):
@@ -287,11 +323,17 @@ class Solver:
         slots = len(puzzles[0].pieces)
         order = text["order"][:, :slots]
         found = decode(
-            reader, text["input_ids"], slots=slots, grid=puzzles[0].grid,
-            first_cell=tokenizer.cell_token_id(0), attention_mask=text["attention_mask"],
-            method=self._method, width=WIDTH, given=by_slot(order, given),
+            reader,
+            text["input_ids"],
+            slots=slots,
+            grid=puzzles[0].grid,
+            first_cell=tokenizer.cell_token_id(0),
+            attention_mask=text["attention_mask"],
+            method=self._method,
+            width=WIDTH,
+            given=by_slot(order, given),
             temperature=float(card.get("temperature", 1.0)) if self.solver == "seq2seq" else 1.0,
-        )  # fmt: skip
+        )
         return [by_piece(found, order[row], row, name) for row in range(len(puzzles))]
 
     def _look(self, puzzles: list[Puzzle], _: list[int]) -> list[tuple[Floats, Floats, Floats]]:
@@ -316,8 +358,17 @@ class Solver:
             positions, sure = found.positions, np.clip(found.confidence, 0, 1)
             turns = tuple(found.turns.tolist()) if rotations else ()
         order = tuple(np.argsort(-sure, kind="stable").tolist())
-        return Solution(positions, sure, puzzle.grid, self.solver, time.perf_counter() - start,
-                        puzzle.pieces, (), order, turns)  # fmt: skip
+        return Solution(
+            positions,
+            sure,
+            puzzle.grid,
+            self.solver,
+            time.perf_counter() - start,
+            puzzle.pieces,
+            (),
+            order,
+            turns,
+        )
 
 
 def load_solver(name: str, model: str | None = None, decoding: str = "valid") -> Any:

@@ -36,8 +36,12 @@ class Solved:
         """One entry of `puzlm solve --json` for many puzzles."""
         if self.solution is None or self.puzzle is None:
             return {"puzzle": str(self.path), "error": self.error}
-        return {"puzzle": str(self.path), **self.solution.as_dict(), "image": str(self.picture),
-                **score(self.solution, self.puzzle)}  # fmt: skip
+        return {
+            "puzzle": str(self.path),
+            **self.solution.as_dict(),
+            "image": str(self.picture),
+            **score(self.solution, self.puzzle),
+        }
 
 
 # ---- which puzzles ----------------------------------------------------------------------------
@@ -92,9 +96,15 @@ def pictures(paths: Sequence[Path], folder: Path) -> list[Path]:
 
 
 def solve_many(
-    engine: Solver, paths: Sequence[Path], folder: Path, *, grid: str | None = None,
-    incomplete: bool = False, gifs: Path | None = None, tick: Callable[[int], None] | None = None,
-) -> Iterator[Solved]:  # fmt: skip
+    engine: Solver,
+    paths: Sequence[Path],
+    folder: Path,
+    *,
+    grid: str | None = None,
+    incomplete: bool = False,
+    gifs: Path | None = None,
+    tick: Callable[[int], None] | None = None,
+) -> Iterator[Solved]:
     """Solve puzzles and write their pictures; one that cannot be is told, and the next follow."""
     done = 0
     for batch in _batches(zip(paths, pictures(paths, folder), strict=True), grid, incomplete):
@@ -174,8 +184,10 @@ def score(found: Solution, puzzle: Puzzle) -> dict[str, Any]:
     """Accuracy of an answer whose truth is known."""
     if puzzle.truth is None:
         return {}
-    return {"absolute": absolute(found.positions, puzzle.truth),
-            "perfect": perfect(found.positions, puzzle.truth)}  # fmt: skip
+    return {
+        "absolute": absolute(found.positions, puzzle.truth),
+        "perfect": perfect(found.positions, puzzle.truth),
+    }
 
 
 # ---- telling ----------------------------------------------------------------------------------
@@ -190,16 +202,22 @@ def complain(solved: Solved) -> None:
 def show(found: Solution, puzzle: Puzzle, picture: Path) -> None:
     """Print where the picture is, what solved it and how sure each cell is."""
     rows, columns = found.grid
-    sure = {int(cell): (piece, found.confidences[piece])
-            for piece, cell in enumerate(found.positions) if cell >= 0}  # fmt: skip
+    sure = {
+        int(cell): (piece, found.confidences[piece])
+        for piece, cell in enumerate(found.positions)
+        if cell >= 0
+    }
     if rows * columns <= TABLE_CELLS:
         print("cell by cell: piece (confidence)")
         for row in range(rows):
             here = [sure.get(row * columns + column) for column in range(columns)]
             cells = ["   -      " if c is None else f"{c[0]:3d} ({c[1]:4.0%})" for c in here]
             print("  " + "  ".join(cells).rstrip())
-    left = [puzzle.names[i] if puzzle.names else str(i) for i in range(len(found.positions))
-            if found.positions[i] < 0]  # fmt: skip
+    left = [
+        puzzle.names[i] if puzzle.names else str(i)
+        for i in range(len(found.positions))
+        if found.positions[i] < 0
+    ]
     if left:
         print(f"could not place: {', '.join(left)}")
     if known := score(found, puzzle):
@@ -215,14 +233,24 @@ def show_many(all_: Sequence[Mapping[str, Any]], folder: Path) -> None:
     for record in solved:
         sure = record["confidences"]
         right = f"{record['absolute']:.0%}" if "absolute" in record else "-"
-        lines.append((Path(record["image"]).stem, "{}x{}".format(*record["grid"]), str(len(sure)),
-                      f"{np.mean(sure):.0%}", f"{min(sure):.0%}", right, record["solver"])
-                     )  # fmt: skip
+        lines.append(
+            (
+                Path(record["image"]).stem,
+                "{}x{}".format(*record["grid"]),
+                str(len(sure)),
+                f"{np.mean(sure):.0%}",
+                f"{min(sure):.0%}",
+                right,
+                record["solver"],
+            )
+        )
     if solved:
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         for line in lines:
-            cells = [cell.rjust(w) if 1 < k < 6 else cell.ljust(w)
-                     for k, (cell, w) in enumerate(zip(line, widths, strict=True))]  # fmt: skip
+            cells = [
+                cell.rjust(w) if 1 < k < 6 else cell.ljust(w)
+                for k, (cell, w) in enumerate(zip(line, widths, strict=True))
+            ]
             print("  ".join(cells).rstrip())
     seconds = sum(record["seconds"] for record in solved) / max(1, len(solved))
     known = [record["perfect"] for record in solved if "perfect" in record]

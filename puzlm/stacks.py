@@ -21,8 +21,13 @@ from puzlm.tokenizer import PAD
 MOST_CELLS = 1024  # rows for output positions of a decoder-only model, far beyond any sentence
 
 
-def stack_shape(encoder_layers: int, decoder_layers: int, d_model: int, feed_forward: int,
-                decoder_feed_forward: int = 0) -> tuple[int, int]:  # fmt: skip
+def stack_shape(
+    encoder_layers: int,
+    decoder_layers: int,
+    d_model: int,
+    feed_forward: int,
+    decoder_feed_forward: int = 0,
+) -> tuple[int, int]:
     """Layers and feed-forward width of the one stack with as many weights as the two.
 
     >>> stack_shape(4, 2, 256, 1024)
@@ -54,8 +59,12 @@ class Network(nn.Module):
     def get_encoder(self) -> Callable[..., tuple[Tensor]]:
         return self._encode
 
-    def _encode(self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None,
-                attention_mask: Tensor | None = None) -> tuple[Tensor]:  # fmt: skip
+    def _encode(
+        self,
+        input_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> tuple[Tensor]:
         x = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
         return (self.read(x, attention_mask),)
 

@@ -55,8 +55,12 @@ def grown(
             result[name][:first] = value[:first]
             a, b = math.isqrt(few), math.isqrt(many)
             if a * a == few and b * b == many:
-                blend = np.array([[max(0.0, 1 - abs(i * (a - 1) / (b - 1) - j)) for j in range(a)]
-                                  for i in range(b)])  # fmt: skip
+                blend = np.array(
+                    [
+                        [max(0.0, 1 - abs(i * (a - 1) / (b - 1) - j)) for j in range(a)]
+                        for i in range(b)
+                    ]
+                )
                 result[name][first:] = np.kron(blend, blend) @ value[first:].astype(np.float64)
         else:  # rows are positions
             result[name][: len(value)] = value

@@ -34,9 +34,11 @@ CURVE_EVERY = 250  # steps between two points of the learning curve
 
 def schedule(step: int, share: float, peak: float, warmup: int) -> float:
     """Linear warm-up in steps, and a cosine over the elapsed share down to a fiftieth."""
-    return peak * min(1.0, (step + 1) / max(1, warmup)) * (
-        0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
-    )  # fmt: skip
+    return (
+        peak
+        * min(1.0, (step + 1) / max(1, warmup))
+        * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, share))))
+    )
 
 
 class Draws:
@@ -45,8 +47,9 @@ class Draws:
     Without lexicographic order the input order is what a sentence keeps, so it must say nothing.
     """
 
-    def __init__(self, tokens: Tensor, tokenizer: PieceTokenizer, recipe: Recipe,
-                 device: str) -> None:  # fmt: skip
+    def __init__(
+        self, tokens: Tensor, tokenizer: PieceTokenizer, recipe: Recipe, device: str
+    ) -> None:
         self.tokens, self.tokenizer, self.device = tokens, tokenizer, device
         self.grid, self.t = parse_grid(recipe.cut.grid), recipe.train
         shape = (self.t.batch, self.tokens.shape[1])
@@ -67,8 +70,14 @@ class Draws:
         truth = self.cells.gather(1, order)
         here = torch.ones_like(truth, dtype=torch.bool)
         right, below = neighbour_slots(truth, here, self.grid)
-        return {"ids": ids, "order": truth, "present": here, "right": right, "below": below,
-                "count": self.count}  # fmt: skip
+        return {
+            "ids": ids,
+            "order": truth,
+            "present": here,
+            "right": right,
+            "below": below,
+            "count": self.count,
+        }
 
 
 class Step:
@@ -154,8 +163,14 @@ def aside(device: str) -> Iterator[None]:
     torch.cuda.current_stream().wait_stream(side)
 
 
-LAYERS = ("BartEncoderLayer", "BartDecoderLayer", "PegasusEncoderLayer", "PegasusDecoderLayer",
-          "T5Block", "_Block")  # fmt: skip
+LAYERS = (
+    "BartEncoderLayer",
+    "BartDecoderLayer",
+    "PegasusEncoderLayer",
+    "PegasusDecoderLayer",
+    "T5Block",
+    "_Block",
+)
 
 
 @contextmanager
@@ -197,8 +212,9 @@ def _plain(layers: list[nn.Module]) -> None:
         layer._compiled_call_impl = None
 
 
-def train_for(objective: Objective, draws: Draws, recipe: Recipe, device: str, seconds: float,
-              steps: int = 0) -> dict[str, Any]:  # fmt: skip
+def train_for(
+    objective: Objective, draws: Draws, recipe: Recipe, device: str, seconds: float, steps: int = 0
+) -> dict[str, Any]:
     """Train for so many seconds (or steps, where given); the model ends with its final weights."""
     t = recipe.train
     objective.train()
@@ -231,9 +247,17 @@ def train_for(objective: Objective, draws: Draws, recipe: Recipe, device: str, s
         with torch.no_grad():
             for weight, mean in zip(one.weights, average, strict=True):
                 weight.copy_(mean)
-    return {"seconds": round(spent, 2), "warm_seconds": round(warm_seconds, 2), "steps": step,
-            "puzzles_seen": step * t.batch, "recorded": one.recorded, "loss": cross,
-            "head_loss": extra, "teacher_forced": 100 * right, "curve": curve}  # fmt: skip
+    return {
+        "seconds": round(spent, 2),
+        "warm_seconds": round(warm_seconds, 2),
+        "steps": step,
+        "puzzles_seen": step * t.batch,
+        "recorded": one.recorded,
+        "loss": cross,
+        "head_loss": extra,
+        "teacher_forced": 100 * right,
+        "curve": curve,
+    }
 
 
 @torch.no_grad()
@@ -251,8 +275,15 @@ def start_from_sides(model: Seq2Seq, draws: Draws, steps: int) -> dict[str, Any]
     last: dict[str, Any] = {}
     began = time.monotonic()
     with torch.enable_grad():
-        sides = fit(tokenizer, batch, draws.grid, steps=steps, seed=seed,
-                    device=draws.device, report=last.update)  # fmt: skip
+        sides = fit(
+            tokenizer,
+            batch,
+            draws.grid,
+            steps=steps,
+            seed=seed,
+            device=draws.device,
+            report=last.update,
+        )
     table = sides.embed.weight.detach().float().cpu()
     rng = np.random.default_rng(seed)
     turn = torch.from_numpy(rng.standard_normal((table.shape[1], model.embedding.shape[1])))

@@ -32,10 +32,21 @@ from puzlm.tokenizer_settings import TokenizerSettings
 
 # The tokenizer's door: what others need of its parts (settings, patches, files) is here, too.
 __all__ = [
-    "BOS", "EOS", "FIRST_SYMBOL", "PAD", "SEP", "PieceTokenizer", "TokenizerSettings",
-    "lexicographic_order", "read_json", "read_safetensors", "resized", "settings_from",
-    "side_symbols", "walk",
-]  # fmt: skip
+    "BOS",
+    "EOS",
+    "FIRST_SYMBOL",
+    "PAD",
+    "SEP",
+    "PieceTokenizer",
+    "TokenizerSettings",
+    "lexicographic_order",
+    "read_json",
+    "read_safetensors",
+    "resized",
+    "settings_from",
+    "side_symbols",
+    "walk",
+]
 
 GROUP = 36  # pieces encoded at a time: what a few puzzles need stays in the cache
 PAD, BOS, EOS, SEP, FIRST_SYMBOL = 0, 1, 2, 3, 4
@@ -142,8 +153,10 @@ class PieceTokenizer:
         columns = [symbols[..., f] + (FIRST_SYMBOL + f * s.vocab_size) for f in range(count)]
         if present is not None:
             gone = ~present[:, :, None]
-            columns = [where(gone, self.mask_token_id if f == 0 else PAD, column)
-                       for f, column in enumerate(columns)]  # fmt: skip
+            columns = [
+                where(gone, self.mask_token_id if f == 0 else PAD, column)
+                for f, column in enumerate(columns)
+            ]
         keys = columns if s.lexicographic else [columns[0][..., :1] * 0]
         if present is not None and not s.lexicographic:
             keys = [where(gone, 1, keys[0])]
@@ -192,8 +205,11 @@ class PieceTokenizer:
             ids[row, :length] = one[0].reshape(length, count)
             mask[row, :length] = 1
             order[row, : puzzle.cells] = np.where(slots[0] < len(code), slots[0], -1)
-        result = {"input_ids": ids[..., 0] if count == 1 else ids, "attention_mask": mask,
-                  "order": order}  # fmt: skip
+        result = {
+            "input_ids": ids[..., 0] if count == 1 else ids,
+            "attention_mask": mask,
+            "order": order,
+        }
         if return_tensors == "pt":
             import torch
 
@@ -263,8 +279,9 @@ class PieceTokenizer:
                     f"vocab_size k = {s.vocab_size} is larger than the {len(vectors)} patches to "
                     "learn from; give more images or a smaller k"
                 )
-            book = Codebook.fit(vectors, s.vocab_size, pca_dim, seed=seed + number, device=device,
-                                max_iter=max_iter)  # fmt: skip
+            book = Codebook.fit(
+                vectors, s.vocab_size, pca_dim, seed=seed + number, device=device, max_iter=max_iter
+            )
             if s.terms[number + 1 : number + 2] == ["residual"]:
                 there = book if isinstance(vectors, np.ndarray) else book.on(vectors.device)
                 projected = there.project(vectors)
@@ -340,9 +357,11 @@ class PieceTokenizer:
         tokenizer.codebooks_ = []
         for number in range(len(s.terms)):
             try:
-                book = Codebook(tensors[f"{number}.mean"].astype(np.float32),
-                                tensors.get(f"{number}.components"),
-                                tensors[f"{number}.centroids"].astype(np.float32))  # fmt: skip
+                book = Codebook(
+                    tensors[f"{number}.mean"].astype(np.float32),
+                    tensors.get(f"{number}.components"),
+                    tensors[f"{number}.centroids"].astype(np.float32),
+                )
             except KeyError as error:
                 raise ModelError(f"{folder}: tokenizer.safetensors lacks {error}") from error
             if book.components is not None:

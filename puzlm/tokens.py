@@ -80,9 +80,13 @@ def write_tokens(
             np.lib.format.write_array_header_1_0(file, header)
             shutil.copyfileobj(body, file)
         record: dict[str, Any] = {
-            "version": 1, "grid": list(grid), "gap": gap, "puzzles": count,
-            "vocab_size": tokenizer.settings.vocab_size, "tokenizer": asdict(tokenizer.settings),
-        }  # fmt: skip
+            "version": 1,
+            "grid": list(grid),
+            "gap": gap,
+            "puzzles": count,
+            "vocab_size": tokenizer.settings.vocab_size,
+            "tokenizer": asdict(tokenizer.settings),
+        }
         write_bytes(out.with_suffix(".json"), (json.dumps(record, indent=1) + "\n").encode())
         os.replace(whole, out)
     except OSError as error:
@@ -102,8 +106,10 @@ class TokenFiles:
         for path in map(Path, paths):
             tokens, grid = _open(path, tokenizer)
             if self.arrays and grid != self.grid:
-                raise SettingsError(f"{path}: grid {grid[0]}x{grid[1]}, but {paths[0]} has "
-                                    f"{self.grid[0]}x{self.grid[1]}")  # fmt: skip
+                raise SettingsError(
+                    f"{path}: grid {grid[0]}x{grid[1]}, but {paths[0]} has "
+                    f"{self.grid[0]}x{self.grid[1]}"
+                )
             self.grid = grid
             self.arrays.append(tokens)
         self.ends = np.cumsum([len(a) for a in self.arrays])
@@ -142,12 +148,14 @@ def _open(path: Path, tokenizer: PieceTokenizer) -> tuple[NDArray[Any], Grid]:
         raise SettingsError(f"{beside}: damaged ({error!r})") from error
     for name, value in made.items():
         if value != getattr(s, name):
-            raise SettingsError(f"{path}: was made by another tokenizer ({name} {value}, "
-                                f"not {getattr(s, name)})")  # fmt: skip
+            raise SettingsError(
+                f"{path}: was made by another tokenizer ({name} {value}, not {getattr(s, name)})"
+            )
     shape = (grid[0] * grid[1], s.border_length, len(s.terms))
     if tokens.dtype != np.uint16 or tokens.shape[1:] != shape or not len(tokens):
-        raise SettingsError(f"{path}: its {tokens.dtype} of shape {tokens.shape} do not fit "
-                            f"{beside.name}")  # fmt: skip
+        raise SettingsError(
+            f"{path}: its {tokens.dtype} of shape {tokens.shape} do not fit {beside.name}"
+        )
     if tokens.max() >= s.vocab_size:
         raise SettingsError(f"{path}: symbol {tokens.max()}, but there are {s.vocab_size}")
     return tokens, grid

@@ -43,9 +43,15 @@ from puzlm.tokenizer import BOS, PieceTokenizer
 class Pages:
     """Batches of sentences with their answers, drawn by step."""
 
-    def __init__(self, recipe: Recipe, tokenizer: PieceTokenizer, device: str,
-                 album: Album | None = None, compiled: bool = False,
-                 tricks: Tricks = PLAIN) -> None:  # fmt: skip
+    def __init__(
+        self,
+        recipe: Recipe,
+        tokenizer: PieceTokenizer,
+        device: str,
+        album: Album | None = None,
+        compiled: bool = False,
+        tricks: Tricks = PLAIN,
+    ) -> None:
         self.recipe, self.device = recipe, device
         self.tokenizer = tokenizer.on(device)
         if tricks.tokens != "float32":
@@ -121,8 +127,13 @@ class Pages:
             ids, order = self.tokenizer.sentences(symbols[rows, turn], present[rows, turn])
             order = turn.gather(1, order)
         right, below = neighbour_slots(order, present, self.grid)
-        return {"ids": ids, "order": order, "present": present.gather(1, order), "right": right,
-                "below": below}  # fmt: skip
+        return {
+            "ids": ids,
+            "order": order,
+            "present": present.gather(1, order),
+            "right": right,
+            "below": below,
+        }
 
 
 def fit_tokenizer(recipe: Recipe, album: Album, device: str) -> PieceTokenizer:
@@ -173,8 +184,15 @@ def _in_dtype(linear: nn.Linear, x: Tensor) -> Tensor:
 class Objective(nn.Module):
     """Cross-entropy on the cells, plus the heads when their weight is above 0."""
 
-    def __init__(self, model: Seq2Seq, tokenizer: PieceTokenizer, cells: int, heads: float,
-                 fast: torch.dtype | None = None, tricks: Tricks = PLAIN) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: Seq2Seq,
+        tokenizer: PieceTokenizer,
+        cells: int,
+        heads: float,
+        fast: torch.dtype | None = None,
+        tricks: Tricks = PLAIN,
+    ) -> None:
         super().__init__()
         self.model, self.weight, self.fast, self.tricks = model, heads, fast, tricks
         self.heads = Heads(model.settings.d_model, cells) if heads > 0 else None
@@ -205,8 +223,10 @@ class Objective(nn.Module):
         found = self.heads(pooled if self.tricks.heads16 else pooled.float())
         answers = (batch["right"], batch["below"], batch["order"])
         share = (0.5, 0.5, 1.0)
-        losses = [k * _mean(x, y, here, batch["count"])
-                  for k, x, y in zip(share, found, answers, strict=True)]  # fmt: skip
+        losses = [
+            k * _mean(x, y, here, batch["count"])
+            for k, x, y in zip(share, found, answers, strict=True)
+        ]
         extra = torch.stack(losses).sum()
         return plain + self.weight * extra, torch.stack([plain.detach(), right, extra.detach()])
 
@@ -270,15 +290,25 @@ def train(
     model = build_model(recipe, tokenizer).to(device).train()
     cells = pages.grid[0] * pages.grid[1]
     torch.manual_seed(t.seed + 1)
-    objective = Objective(model, tokenizer, cells, t.heads, torch.bfloat16 if fast else None,
-                          tricks)  # fmt: skip
+    objective = Objective(
+        model, tokenizer, cells, t.heads, torch.bfloat16 if fast else None, tricks
+    )
     objective.to(device)
     return loop(
-        t, folder, objective, pages.batch, device=device, compiled=fast and not tricks.blocks,
-        half=not fast, graph=fast and tricks.graph, began=began, stop_after=stop_after,
+        t,
+        folder,
+        objective,
+        pages.batch,
+        device=device,
+        compiled=fast and not tricks.blocks,
+        half=not fast,
+        graph=fast and tricks.graph,
+        began=began,
+        stop_after=stop_after,
         exam=(lambda: exams.take(model)) if exams else None,
-        save_model=lambda: model.save_pretrained(folder), report=report,
-    )  # fmt: skip
+        save_model=lambda: model.save_pretrained(folder),
+        report=report,
+    )
 
 
 class Exams:
@@ -291,8 +321,10 @@ class Exams:
             return
         images = list(iter_images(recipe.data.val, recipe.train.eval_puzzles))
         for gap in recipe.train.eval_gaps:
-            puzzles = [Puzzle.from_image(image, recipe.cut.grid, gap=gap, seed=seed)
-                       for seed, image in enumerate(images)]  # fmt: skip
+            puzzles = [
+                Puzzle.from_image(image, recipe.cut.grid, gap=gap, seed=seed)
+                for seed, image in enumerate(images)
+            ]
             self.sets[f"gap_{gap:g}"] = (tokenizer(puzzles), puzzles)
 
     def __bool__(self) -> bool:
@@ -304,11 +336,19 @@ class Exams:
         for name, (text, puzzles) in self.sets.items():
             first, cells = self.tokenizer.cell_token_id(0), puzzles[0].cells
             got = decode(
-                TorchReader(model), text["input_ids"], slots=cells, grid=puzzles[0].grid,
+                TorchReader(model),
+                text["input_ids"],
+                slots=cells,
+                grid=puzzles[0].grid,
                 first_cell=first,
-            )  # fmt: skip
-            truth = np.stack([p.truth[o] for p, o in zip(puzzles, text["order"], strict=True)
-                              if p.truth is not None])  # fmt: skip
+            )
+            truth = np.stack(
+                [
+                    p.truth[o]
+                    for p, o in zip(puzzles, text["order"], strict=True)
+                    if p.truth is not None
+                ]
+            )
             pairs = list(zip(got.cells, truth, strict=True))
             scores[f"{name}_absolute"] = 100 * float(np.mean([absolute(*p) for p in pairs]))
             scores[f"{name}_perfect"] = 100 * float(np.mean([perfect(*p) for p in pairs]))

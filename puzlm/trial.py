@@ -65,8 +65,9 @@ class Kind:
 class Gallery:
     """The images of all kinds, read once for all rows."""
 
-    def __init__(self, kinds: Sequence[Kind], data: str | Path, device: str,
-                 turns: Turns | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, kinds: Sequence[Kind], data: str | Path, device: str, turns: Turns | None = None
+    ) -> None:
         self.kinds, self.device, root = tuple(kinds), device, Path(data)
         self.turns = turns or Turns()
         sources = [[root / name for name in kind.train] for kind in kinds]
@@ -104,15 +105,17 @@ class Gallery:
             ]
         return self._exams[number, grid]
 
-    def pieces(self, number: int, count: int, cut: CutSettings, side: int,
-               seed: tuple[int, ...]) -> Tensor:  # fmt: skip
+    def pieces(
+        self, number: int, count: int, cut: CutSettings, side: int, seed: tuple[int, ...]
+    ) -> Tensor:
         """Cut canonical training pieces (count, cells, side, side, 3) of one kind."""
         album = self.albums[number]
         plain = replace(cut, gap_share=0.0, missing_share=0.0)
         drawn = draw_batch(album.sizes.cpu().numpy(), count, plain, seed)
         drawn = eroded(drawn, self.kinds[number].gap)
-        parts = [torch.from_numpy(np.ascontiguousarray(a)).to(self.device)
-                 for a in vars(drawn).values()]  # fmt: skip
+        parts = [
+            torch.from_numpy(np.ascontiguousarray(a)).to(self.device) for a in vars(drawn).values()
+        ]
         return (self._cut if count == CHUNK else cut_batch)(album, *parts[:-1], side=side)
 
     def stock(self, puzzles: int, cut: CutSettings, side: int) -> Iterable[Tensor]:
@@ -122,8 +125,11 @@ class Gallery:
         """
         chunk = CHUNK if "cuda" in self.device else 64
         share = max(1, puzzles // len(self.kinds))
-        made = (self.pieces(k, chunk, cut, side, (0, part, k, 2)).byte()
-                for k in range(len(self.kinds)) for part in range(0, share, chunk))  # fmt: skip
+        made = (
+            self.pieces(k, chunk, cut, side, (0, part, k, 2)).byte()
+            for k in range(len(self.kinds))
+            for part in range(0, share, chunk)
+        )
         # Two processes take turns on one place, so that one more than the places is there.
         room = KEPT_BYTES // (self.turns.places + 1)
         if puzzles * math.prod(parse_grid(cut.grid)) * side * side * 3 > room:
@@ -133,8 +139,9 @@ class Gallery:
         return self._stock[puzzles, cut, side]
 
 
-def _album(sources: Sequence[Path], name: str, limit: int | None, device: str,
-           turns: Turns) -> Album:  # fmt: skip
+def _album(
+    sources: Sequence[Path], name: str, limit: int | None, device: str, turns: Turns
+) -> Album:
     """Training images; of processes that share a folder the first decodes them."""
     if turns.folder is None:
         return Album.read(sources, device, limit, cores())
@@ -164,8 +171,13 @@ class Library:
     facts: dict[str, Any]
 
 
-def make_library(tokenizer: PieceTokenizer, gallery: Gallery, recipe: Recipe, puzzles: int,
-                 shared: Path | None = None) -> Library:  # fmt: skip
+def make_library(
+    tokenizer: PieceTokenizer,
+    gallery: Gallery,
+    recipe: Recipe,
+    puzzles: int,
+    shared: Path | None = None,
+) -> Library:
     """Fit a tokenizer on all kinds and tokenise so many training puzzles, an equal share each.
 
     With the folder `shared` the first of several processes makes it, and the others read it there.
@@ -181,8 +193,9 @@ def make_library(tokenizer: PieceTokenizer, gallery: Gallery, recipe: Recipe, pu
         stock = gallery.stock(puzzles, recipe.cut, side)
         shown = [
             gallery.pieces(k, min(256, sample - part), recipe.cut, side, (0, part, k, 1)).byte()
-            for k in kinds for part in range(0, sample, 256)
-        ]  # fmt: skip
+            for k in kinds
+            for part in range(0, sample, 256)
+        ]
         flat = torch.cat([p.flatten(0, 1) for p in shown])
         wait(device)
         began = time.monotonic()
@@ -198,8 +211,11 @@ def make_library(tokenizer: PieceTokenizer, gallery: Gallery, recipe: Recipe, pu
             wait(device)
             spent += time.monotonic() - clock
         tokens = torch.cat(parts)
-        facts = {"fit_seconds": round(fitted, 2), "tokenise_ms": 1000 * spent / len(tokens),
-                 "tokenizer_parameters": tokenizer_parameters(tokenizer)}  # fmt: skip
+        facts = {
+            "fit_seconds": round(fitted, 2),
+            "tokenise_ms": 1000 * spent / len(tokens),
+            "tokenizer_parameters": tokenizer_parameters(tokenizer),
+        }
         facts |= {"learned": tokenizer.report_} if hasattr(tokenizer, "report_") else {}
         if shared is not None:
             tokenizer.save_pretrained(shared)
@@ -218,18 +234,31 @@ def tokenizer_parameters(tokenizer: PieceTokenizer) -> int:
     """Numbers that a tokenizer has learned."""
     if hasattr(tokenizer, "parameters"):
         return int(tokenizer.parameters)
-    return sum(a.size for book in tokenizer.codebooks_
-               for a in (book.mean, book.components, book.centroids) if a is not None)  # fmt: skip
+    return sum(
+        a.size
+        for book in tokenizer.codebooks_
+        for a in (book.mean, book.components, book.centroids)
+        if a is not None
+    )
 
 
 # ---- a row ----------------------------------------------------------------------------------
 
 
 def run_row(
-    recipe: Recipe, library: Library, tokenizer: PieceTokenizer, gallery: Gallery, *,
-    seconds: float, steps: int = 0, start: str = "", side_steps: int = 0,
-    decodings: Sequence[str] = ("valid",), few: int = 250, keep: Path | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    recipe: Recipe,
+    library: Library,
+    tokenizer: PieceTokenizer,
+    gallery: Gallery,
+    *,
+    seconds: float,
+    steps: int = 0,
+    start: str = "",
+    side_steps: int = 0,
+    decodings: Sequence[str] = ("valid",),
+    few: int = 250,
+    keep: Path | None = None,
+) -> dict[str, Any]:
     """Train and examine one row; everything that goes into its line but its name."""
     device = gallery.device
     cells = math.prod(parse_grid(recipe.cut.grid))
@@ -246,13 +275,17 @@ def run_row(
     model.to(device)
     fast = recipe.train.fast and "cuda" in device and recipe.model.backbone == "bart"
     torch.manual_seed(recipe.train.seed + 1)
-    objective = Objective(model, tokenizer, cells, recipe.train.heads,
-                          torch.bfloat16 if fast else None).to(device)  # fmt: skip
+    objective = Objective(
+        model, tokenizer, cells, recipe.train.heads, torch.bfloat16 if fast else None
+    ).to(device)
     before = model.embedding.detach().clone()
     if "cuda" in device:
         torch.cuda.reset_peak_memory_stats()
-    facts |= {"parameters": sum(p.numel() for p in model.parameters()),
-              "tokens_per_puzzle": tokenizer.sentence_length(cells), **library.facts}  # fmt: skip
+    facts |= {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "tokens_per_puzzle": tokenizer.sentence_length(cells),
+        **library.facts,
+    }
     with ExitStack() as stack:
         if "cuda" in device and not fast:
             stack.enter_context(compiled_layers(objective, draws, device))
@@ -274,8 +307,9 @@ def run_row(
     return facts
 
 
-def _keep(folder: Path, recipe: Recipe, model: Seq2Seq, tokenizer: PieceTokenizer,
-          before: Tensor) -> None:  # fmt: skip
+def _keep(
+    folder: Path, recipe: Recipe, model: Seq2Seq, tokenizer: PieceTokenizer, before: Tensor
+) -> None:
     """Save a row's model, with the embeddings it started from, for `puzlm analyze --model`."""
     from safetensors.torch import save
 

@@ -58,10 +58,16 @@ SETS = {1: UPRIGHT, 2: MIRRORED, 8: ALL}
 
 
 def read_views(
-    reader: Reader, tokenizer: PieceTokenizer, puzzles: Sequence[Puzzle],
-    views: Sequence[View] = MIRRORED, *, width: int = WIDTH, temperature: float = 1.0,
-    batch: int = 16, given: Sequence[Mapping[int, int]] | None = None,
-) -> Decoded:  # fmt: skip
+    reader: Reader,
+    tokenizer: PieceTokenizer,
+    puzzles: Sequence[Puzzle],
+    views: Sequence[View] = MIRRORED,
+    *,
+    width: int = WIDTH,
+    temperature: float = 1.0,
+    batch: int = 16,
+    given: Sequence[Mapping[int, int]] | None = None,
+) -> Decoded:
     """Read every view and average: cells and marginals by input piece, not by slot.
 
     All puzzles must have one grid and one number of pieces; `batch` are read at once. Cells are
@@ -82,14 +88,22 @@ def read_views(
         for first in range(0, len(puzzles), batch):
             part = puzzles[first : first + batch]
             text = tokenizer([Puzzle(view.pieces(p.pieces), grid) for p in part])
-            moved = [{piece: int(there[cell]) for piece, cell in g.items()}
-                     for g in fixed[first : first + batch]]  # fmt: skip
+            moved = [
+                {piece: int(there[cell]) for piece, cell in g.items()}
+                for g in fixed[first : first + batch]
+            ]
             found = decode(
-                reader, text["input_ids"], slots=count, grid=grid,
-                first_cell=tokenizer.cell_token_id(0), attention_mask=text["attention_mask"],
-                method="beam", width=max(2, width), temperature=temperature,
+                reader,
+                text["input_ids"],
+                slots=count,
+                grid=grid,
+                first_cell=tokenizer.cell_token_id(0),
+                attention_mask=text["attention_mask"],
+                method="beam",
+                width=max(2, width),
+                temperature=temperature,
                 given=by_slot(text["order"][:, :count], moved),
-            )  # fmt: skip
+            )
             assert found.marginals is not None
             rows = np.arange(first, first + len(part))[:, None, None]
             order = text["order"][:, :count, None]

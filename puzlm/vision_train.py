@@ -106,11 +106,19 @@ def train(
     objective = kinds[type(model)](model.to(device), t.heads, dtype)
     exams = list(exam_puzzles(recipe))
     return loop(
-        t, folder, objective, pages.batch, device=device, compiled=compiled, half=not compiled,
-        began=began, stop_after=stop_after, report=report,
+        t,
+        folder,
+        objective,
+        pages.batch,
+        device=device,
+        compiled=compiled,
+        half=not compiled,
+        began=began,
+        stop_after=stop_after,
+        report=report,
         save_model=lambda: model.save_pretrained(folder),
         exam=(lambda: take(model, exams)) if exams else None,
-    )  # fmt: skip
+    )
 
 
 def build(recipe: VisionRecipe) -> Net:
@@ -181,8 +189,10 @@ class Placing(_Objective):
         lies_right = torch.where(own % columns < columns - 1, own + 1, absent)
         lies_below = torch.where(own < len(own) - columns, own + columns, absent)
         plain = _mean(cells, own.expand_as(here), here)
-        extra = sum(_mean(x, _where_there(y, here), here)
-                    for x, y in ((right, lies_right), (below, lies_below)))  # fmt: skip
+        extra = sum(
+            _mean(x, _where_there(y, here), here)
+            for x, y in ((right, lies_right), (below, lies_below))
+        )
         good = ((cells.argmax(-1) == own) & here).sum() / here.sum()
         extra = 0.5 * torch.as_tensor(extra)
         return plain + self.weight * extra, torch.stack([plain.detach(), good, extra.detach()])
@@ -295,8 +305,10 @@ def _first_rank(model: Edges, puzzle: Puzzle) -> tuple[float]:
     rows, columns = puzzle.grid
     board = np.argsort(puzzle.truth).reshape(rows, columns)  # piece in each cell
     right, below = model.scores(puzzle.pieces)
-    hits = np.concatenate([
-        (right[board[:, :-1]].argmax(-1) == board[:, 1:]).ravel(),
-        (below[board[:-1]].argmax(-1) == board[1:]).ravel(),
-    ])  # fmt: skip
+    hits = np.concatenate(
+        [
+            (right[board[:, :-1]].argmax(-1) == board[:, 1:]).ravel(),
+            (below[board[:-1]].argmax(-1) == board[1:]).ravel(),
+        ]
+    )
     return (float(hits.mean()),)

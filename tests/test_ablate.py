@@ -91,44 +91,68 @@ def test_the_plans_in_the_box_are_readable(name):
 
 def test_the_study_has_every_row_of_the_paper():
     rows = {row.name: row for row in Plan.load(ROOT / "plans" / "study.toml").rows}
-    for group, values in {"granularity": (1, 2, 3, 5, 6), "dimension": (16, 64, 512, 0),
-                          "vocabulary": (256, 1024, 8192, 16384)}.items():  # fmt: skip
+    for group, values in {
+        "granularity": (1, 2, 3, 5, 6),
+        "dimension": (16, 64, 512, 0),
+        "vocabulary": (256, 1024, 8192, 16384),
+    }.items():
         assert {f"{group}-{v}" for v in values} <= set(rows)
-    assert {"no-border", "no-order", "raster", "no-separator", "vqvae-64", "titok-32", "titok-64",
-            "titok-128", "backbones-128-t5", "backbones-256-pegasus", "backbones-256-encoder",
-            "backbones-256-decoder", "no-heads", "side-start", "strips"} <= set(rows)  # fmt: skip
+    assert {
+        "no-border",
+        "no-order",
+        "raster",
+        "no-separator",
+        "vqvae-64",
+        "titok-32",
+        "titok-64",
+        "titok-128",
+        "backbones-128-t5",
+        "backbones-256-pegasus",
+        "backbones-256-encoder",
+        "backbones-256-decoder",
+        "no-heads",
+        "side-start",
+        "strips",
+    } <= set(rows)
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ('set = ["tokenizer.granularty=3"]', "did you mean 'granularity'"),
-    ('set = ["train.lr=fast"]', "lr = 'fast' must be of type float"),
-    ('set = ["tokenizer.granularity=9"]', "granularity 9: must be 1 to 8"),
-    ('seed = [1]', "did you mean 'seeds'"),
-    ('puzzles = "many"', "puzzles = 'many' must be of type int"),
-    ('puzzles = 0.5', "puzzles = 0.5 must be of type int"),
-    ('seconds = -1', "seconds -1: must not be below 0"),
-    ('seeds = 1', "seeds = 1 must be a list of type int"),
-    ('seeds = ["a"]', "must be a list of type int"),
-    ('learned = "x"', "learned = 'x' must be of type dict"),
-    ('start = "side"', "did you mean 'sides'"),
-    ('decode = ["veiws-2"]', "did you mean 'views-2'"),
-    ('learned = { kind = "vqvea" }', "did you mean 'vqvae'"),
-    ('learned = { kind = "vqvae", tokns = 64 }', "did you mean 'tokens'"),
-    ('learned = { kind = "vqvae", tokens = 10 }', "has 64"),
-    ('[[rows]]\nname = "odd"', "two rows of this name"),
-    ('[bass]', "unknown key 'bass'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('set = ["tokenizer.granularty=3"]', "did you mean 'granularity'"),
+        ('set = ["train.lr=fast"]', "lr = 'fast' must be of type float"),
+        ('set = ["tokenizer.granularity=9"]', "granularity 9: must be 1 to 8"),
+        ("seed = [1]", "did you mean 'seeds'"),
+        ('puzzles = "many"', "puzzles = 'many' must be of type int"),
+        ("puzzles = 0.5", "puzzles = 0.5 must be of type int"),
+        ("seconds = -1", "seconds -1: must not be below 0"),
+        ("seeds = 1", "seeds = 1 must be a list of type int"),
+        ('seeds = ["a"]', "must be a list of type int"),
+        ('learned = "x"', "learned = 'x' must be of type dict"),
+        ('start = "side"', "did you mean 'sides'"),
+        ('decode = ["veiws-2"]', "did you mean 'views-2'"),
+        ('learned = { kind = "vqvea" }', "did you mean 'vqvae'"),
+        ('learned = { kind = "vqvae", tokns = 64 }', "did you mean 'tokens'"),
+        ('learned = { kind = "vqvae", tokens = 10 }', "has 64"),
+        ('[[rows]]\nname = "odd"', "two rows of this name"),
+        ("[bass]", "unknown key 'bass'"),
+    ],
+)
 def test_mistakes_in_a_plan_are_named_before_anything_runs(text, message, tmp_path):
     with pytest.raises(SettingsError, match=message):
         Plan.load(plan_file(tmp_path, ("odd", text)))
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("rows = 3", "'rows' are tables: write"), ('sweeps = ["x"]', "'sweeps' are tables"),
-    ("base = 3", "'base' is a section"),
-    ('[[sweeps]]\ngroup = "g"\nkey = "train.lr"\nvalues = 3', "values = 3 must be a list"),
-    ('[plan]\nseconds = "x"', "seconds = 'x' must be of type float"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rows = 3", "'rows' are tables: write"),
+        ('sweeps = ["x"]', "'sweeps' are tables"),
+        ("base = 3", "'base' is a section"),
+        ('[[sweeps]]\ngroup = "g"\nkey = "train.lr"\nvalues = 3', "values = 3 must be a list"),
+        ('[plan]\nseconds = "x"', "seconds = 'x' must be of type float"),
+    ],
+)
 def test_a_plan_of_another_shape_is_refused(text, message, tmp_path):
     (tmp_path / "plan.toml").write_text(text)
     with pytest.raises(SettingsError, match=message):
@@ -164,8 +188,14 @@ def test_rows_run_fail_and_are_skipped(data, tmp_path):
         ("sides", 'start = "sides"'),
     )
     lines = {(x["name"], x["seed"]): x for x in run(path, tmp_path / "out", data)}
-    assert list(lines) == [("base", 0), ("broken", 0), ("no-heads", 0), ("one-stack", 0),
-                           ("sides", 0), ("base", 1)]  # fmt: skip
+    assert list(lines) == [
+        ("base", 0),
+        ("broken", 0),
+        ("no-heads", 0),
+        ("one-stack", 0),
+        ("sides", 0),
+        ("base", 1),
+    ]
     base = lines["base", 0]
     assert base["status"] == "done" and base["device"] == "CPU"
     assert (base["steps"], base["puzzles_seen"]) == (3, 24)
@@ -231,11 +261,15 @@ def test_a_row_learns(data, tmp_path):
     """Enough steps on 24 pictures, and their own puzzles are solved."""
     path = plan_file(tmp_path, ("long", 'set = ["tokenizer.patch=strip:4"]'))
     text = path.read_text()
-    for old, new in {"steps = 3": "steps = 250", "puzzles = 6\n": "puzzles = 24\n",
-                     "grid = 2": "grid = 2\nmin_crop = 1.0\nstretch = 0.0\nflip = false",
-                      "puzzles = 64": "puzzles = 256",
-                     "batch = 8": "batch = 32\nlr = 3e-3", "warmup = 2": "warmup = 20",
-                     "d_model = 32": "d_model = 64"}.items():  # fmt: skip
+    for old, new in {
+        "steps = 3": "steps = 250",
+        "puzzles = 6\n": "puzzles = 24\n",
+        "grid = 2": "grid = 2\nmin_crop = 1.0\nstretch = 0.0\nflip = false",
+        "puzzles = 64": "puzzles = 256",
+        "batch = 8": "batch = 32\nlr = 3e-3",
+        "warmup = 2": "warmup = 20",
+        "d_model = 32": "d_model = 64",
+    }.items():
         text = text.replace(old, new)
     path.write_text(text)
     line = run(path, tmp_path, data)[0]
@@ -264,8 +298,7 @@ def test_what_another_process_is_at_is_left_to_it(data, tmp_path):
     """And what others had and did not finish is run when it is free."""
     path, said = plan_file(tmp_path, ("a", ""), ("b", ""), ("c", "")), []
     with Turns(tmp_path / "o").claiming("row b 0"):
-        lines = run_plan(path, tmp_path / "o", data=data, device="cpu", share=1,
-                         report=said.append)  # fmt: skip
+        lines = run_plan(path, tmp_path / "o", data=data, device="cpu", share=1, report=said.append)
     assert [line["name"] for line in lines] == ["a", "c"]
     assert said[-1] == "runs left to other processes: 1"
     lines = run(path, tmp_path / "o", data, share=1)
@@ -297,8 +330,20 @@ def test_other_images_make_another_album(crops, tmp_path):
 def test_two_processes_share_a_plan(data, tmp_path, places):
     """Every run is done once, on one library, and gives what a single process gives."""
     path = plan_file(tmp_path, ("a", "seeds = [0, 1]"), ("b", ""), ("c", ""))
-    command = [sys.executable, "-m", "puzlm.ablate", path, "-o", tmp_path / "o", "--data", data,
-               "--device", "cpu", "--share", str(places)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "puzlm.ablate",
+        path,
+        "-o",
+        tmp_path / "o",
+        "--data",
+        data,
+        "--device",
+        "cpu",
+        "--share",
+        str(places),
+    ]
     both = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
     assert [p.wait() for p in both] == [0, 0]
     lines = (tmp_path / "o" / "rows.jsonl").read_text().splitlines()

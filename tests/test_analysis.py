@@ -19,14 +19,20 @@ SETTINGS = TokenizerSettings(granularity=4, pca_dim=8, vocab_size=128, piece_siz
 def smooth_pictures(count, side=48):
     """Soft random colour fields: what touches is alike."""
     coarse = RNG.integers(0, 256, (count, 5, 5, 3), np.uint8)
-    return [np.asarray(Image.fromarray(c).resize((side, side), Image.Resampling.BICUBIC))
-            for c in coarse]  # fmt: skip
+    return [
+        np.asarray(Image.fromarray(c).resize((side, side), Image.Resampling.BICUBIC))
+        for c in coarse
+    ]
 
 
 def write_tokens(path, tokens, settings=SETTINGS, grid=(3, 3), gap=0.0, **changes):
     np.save(path, np.asarray(tokens, np.uint16))
-    record = {"grid": list(grid), "gap": gap, "vocab_size": settings.vocab_size,
-              "tokenizer": asdict(settings)} | changes  # fmt: skip
+    record = {
+        "grid": list(grid),
+        "gap": gap,
+        "vocab_size": settings.vocab_size,
+        "tokenizer": asdict(settings),
+    } | changes
     path.with_suffix(".json").write_text(json.dumps(record))
     return path
 
@@ -239,11 +245,19 @@ def test_without_a_model_it_says_what_was_left_out_and_a_seed_gives_the_same_fil
 
 
 def test_other_figures(tmp_path):
-    bins = [{"confidence": c, "accuracy": c - 0.05, "low": c - 0.1, "high": c, "count": 10}
-            for c in (0.2, 0.5, 0.9)]  # fmt: skip
+    bins = [
+        {"confidence": c, "accuracy": c - 0.05, "low": c - 0.1, "high": c, "count": 10}
+        for c in (0.2, 0.5, 0.9)
+    ]
     plots.reliability(bins, tmp_path / "reliability.png")
-    plots.heat_map(["a", "b"], [0.1, 0.5, 1], [[1, 2, None], [4, 5, 6]], tmp_path / "heat.png",
-                   "Absolute accuracy", "%")  # fmt: skip
+    plots.heat_map(
+        ["a", "b"],
+        [0.1, 0.5, 1],
+        [[1, 2, None], [4, 5, 6]],
+        tmp_path / "heat.png",
+        "Absolute accuracy",
+        "%",
+    )
     log = tmp_path / "metrics.jsonl"
     lines = [{"step": s, "loss": 3 / s, "accuracy": s / 9} for s in range(1, 9)]
     lines += [{"step": 8, "gap_0_absolute": 61.0, "gap_0_perfect": 33.0}]
@@ -270,7 +284,7 @@ def test_bad_token_files_are_refused_in_one_sentence(tmp_path):
         "noise": (write_tokens(tmp_path / "noise.npy", good), "not a .npy file"),
         "nothing": (write_tokens(tmp_path / "nothing.npy", good), "not a .npy file"),
         "gone": (tmp_path / "gone.npy", "no such token file"),
-    }  # fmt: skip
+    }
     (tmp_path / "alone.json").unlink()
     (tmp_path / "noise.npy").write_bytes(b"\x80\x04pickle")
     (tmp_path / "nothing.npy").write_bytes(b"")

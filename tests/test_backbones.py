@@ -65,8 +65,14 @@ def test_greedy_is_generate(backbone, tokenizer, sentences):
                 weight.mul_(4)
         want = model.net.generate(sentences, max_new_tokens=9, do_sample=False, num_beams=1)[:, 1:]
     first = tokenizer.cell_token_id(0)
-    got = decode(TorchReader(model), sentences.numpy(), slots=9, grid=(3, 3), first_cell=first,
-                 method="greedy")  # fmt: skip
+    got = decode(
+        TorchReader(model),
+        sentences.numpy(),
+        slots=9,
+        grid=(3, 3),
+        first_cell=first,
+        method="greedy",
+    )
     cells = want.numpy() - first
     assert np.array_equal(got.cells, np.where((cells >= 0) & (cells < 9), cells, -1))
     assert len({tuple(row) for row in want.tolist()}) > 1  # the answer depends on the sentence
@@ -88,14 +94,22 @@ def test_padding_changes_nothing(backbone, tokenizer, crops):
 @pytest.mark.parametrize(("layers", "width"), [((4, 2), 256), ((3, 3), 128), ((6, 1), 64)])
 def test_one_stack_has_the_weights_of_two(layers, width, tokenizer):
     """Encoder-only and decoder-only models are compared at the size of the encoder-decoder."""
-    shape = {"encoder_layers": layers[0], "decoder_layers": layers[1], "d_model": width,
-             "heads": 4, "feed_forward": 4 * width}  # fmt: skip
+    shape = {
+        "encoder_layers": layers[0],
+        "decoder_layers": layers[1],
+        "d_model": width,
+        "heads": 4,
+        "feed_forward": 4 * width,
+    }
 
     def layer_weights(backbone):
         named = ModelSettings.of_size(backbone, "tiny", tokenizer)
         model = Seq2Seq(ModelSettings(**{**vars(named), **shape, "decoder_feed_forward": 0}))
-        return sum(p.numel() for name, p in model.named_parameters()
-                   if p.ndim == 2 and not re.search("embed|positions|shared", name))  # fmt: skip
+        return sum(
+            p.numel()
+            for name, p in model.named_parameters()
+            if p.ndim == 2 and not re.search("embed|positions|shared", name)
+        )
 
     wanted = layer_weights("bart")
     for backbone in ("encoder", "decoder"):

@@ -103,8 +103,13 @@ def test_importing_bench_is_light():
     assert done.stdout.strip() == "[]"
 
 
-TINY = ["train.batch=4", "tokenizer.piece_size=16", "tokenizer.vocab_size=32", "model.d_model=32",
-        "tokenizer.pca_dim=8"]  # fmt: skip
+TINY = [
+    "train.batch=4",
+    "tokenizer.piece_size=16",
+    "tokenizer.vocab_size=32",
+    "model.d_model=32",
+    "tokenizer.pca_dim=8",
+]
 
 
 def bench_training(*words):
@@ -117,14 +122,22 @@ def bench_training(*words):
 def test_variants_of_a_training_step(tmp_path):
     out = tmp_path / "speed.json"
     words = [word for change in TINY for word in ("--set", change)]
-    done = bench_training("--variants", "fast,fp8", "-o", str(out), "--repeats", "2",
-                          "--budget", "200", *words)  # fmt: skip
+    done = bench_training(
+        "--variants", "fast,fp8", "-o", str(out), "--repeats", "2", "--budget", "200", *words
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
     assert list(found["variants"]) == ["fast", "fp8"]
     for name, variant in found["variants"].items():
-        assert list(variant["milliseconds"]) == ["draw (host)", "cut", "tokenise", "sort",
-                                                 "forward", "backward", "optimiser"]  # fmt: skip
+        assert list(variant["milliseconds"]) == [
+            "draw (host)",
+            "cut",
+            "tokenise",
+            "sort",
+            "forward",
+            "backward",
+            "optimiser",
+        ]
         first = variant["first_step"]
         assert first["loss"] == pytest.approx(first["plain_loss"], rel=0.02)
         assert first["gradient_cosine"] > (0.99 if name == "fp8" else 0.9999)
@@ -140,8 +153,9 @@ def test_variants_of_a_training_step(tmp_path):
 def test_a_variant_that_fails_is_a_line(tmp_path):
     out = tmp_path / "speed.json"
     words = [word for change in (*TINY, "model.backbone=gru") for word in ("--set", change)]
-    done = bench_training("--measure", "fast", "--turn", str(tmp_path / "turn"), "-o", str(out),
-                          *words)  # fmt: skip
+    done = bench_training(
+        "--measure", "fast", "--turn", str(tmp_path / "turn"), "-o", str(out), *words
+    )
     assert done.returncode and not out.exists()
     from puzlm.bench_variants import Jobs, chosen, line_of
 

@@ -22,8 +22,16 @@ from puzlm.solver import Solver
 from puzlm.tokenizer import PieceTokenizer, side_symbols
 from puzlm.tokens import TokenFiles, write_tokens
 
-SIDES = {"embedding": 16, "hidden": 64, "vector": 32, "batch": 32, "lr": 3e-3, "log_every": 20,
-         "warmup": 10, "device": "cpu"}  # fmt: skip
+SIDES = {
+    "embedding": 16,
+    "hidden": 64,
+    "vector": 32,
+    "batch": 32,
+    "lr": 3e-3,
+    "log_every": 20,
+    "warmup": 10,
+    "device": "cpu",
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,20 +44,30 @@ def images(crops, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def strips(crops, tmp_path_factory):
-    tokenizer = PieceTokenizer(vocab_size=64, pca_dim=16, piece_size=32, patch="strip:4",
-                               granularity=2, max_cells=9).fit(crops, max_iter=4)  # fmt: skip
+    tokenizer = PieceTokenizer(
+        vocab_size=64, pca_dim=16, piece_size=32, patch="strip:4", granularity=2, max_cells=9
+    ).fit(crops, max_iter=4)
     tokenizer.save_pretrained(tmp_path_factory.mktemp("strips"))
     return tokenizer
 
 
 def recipe_of(images, grid="2x3", **sides):
-    return Recipe.from_dict({
-        "data": {"train": [str(images)]},
-        "cut": {"grid": grid, "min_crop": 0.9, "flip": False},
-        "tokenizer": {"vocab_size": 64, "pca_dim": 16, "piece_size": 32, "patch": "strip:4",
-                      "granularity": 2, "max_cells": 9},
-        "train": {"fit_puzzles": 256}, "sides": {**SIDES, **sides},
-    })  # fmt: skip
+    return Recipe.from_dict(
+        {
+            "data": {"train": [str(images)]},
+            "cut": {"grid": grid, "min_crop": 0.9, "flip": False},
+            "tokenizer": {
+                "vocab_size": 64,
+                "pca_dim": 16,
+                "piece_size": 32,
+                "patch": "strip:4",
+                "granularity": 2,
+                "max_cells": 9,
+            },
+            "train": {"fit_puzzles": 256},
+            "sides": {**SIDES, **sides},
+        }
+    )
 
 
 def neighbours_found(folder, crops, grid):
@@ -92,10 +110,24 @@ def test_from_token_files_by_the_command(images, strips, crops, tmp_path):
         write_tokens([images], strips, tmp_path / f"gap-{gap}.npy", grid=(3, 3), gap=gap)
     changes = [f"--set=sides.{key}={value}" for key, value in {**SIDES, "steps": 120}.items()]
     done = subprocess.run(
-        [sys.executable, "-m", "puzlm.cli", "fit-sides", "gap-0.0.npy", "gap-0.1.npy",
-         "--tokenizer", "tokenizer", "-o", "model", "--json", *changes],
-        capture_output=True, text=True, cwd=tmp_path,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "puzlm.cli",
+            "fit-sides",
+            "gap-0.0.npy",
+            "gap-0.1.npy",
+            "--tokenizer",
+            "tokenizer",
+            "-o",
+            "model",
+            "--json",
+            *changes,
+        ],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["grid"] == [3, 3] and record["step"] == 120
@@ -120,8 +152,17 @@ def test_pairs_of_any_grid(grid, strips):
     shape = (8, grid[0] * grid[1], strips.settings.border_length, 1)
     tokens = torch.from_numpy(rng.integers(0, 64, shape))
     lines = []
-    fit(strips, lambda step: tokens, grid, steps=4, log_every=1, report=lines.append,
-        embedding=8, hidden=8, vector=8)  # fmt: skip
+    fit(
+        strips,
+        lambda step: tokens,
+        grid,
+        steps=4,
+        log_every=1,
+        report=lines.append,
+        embedding=8,
+        hidden=8,
+        vector=8,
+    )
     assert all(np.isfinite(line["loss"]) for line in lines)
     assert lines[-1]["loss"] < lines[0]["loss"]
     pairs = touching_pairs((2, 3))
@@ -160,8 +201,17 @@ def test_errors_say_what_to_do(images, strips, tokenizer, tmp_path):
 def test_a_loss_that_is_no_number_stops_it(strips):
     tokens = torch.zeros((2, 4, strips.settings.border_length, 1), dtype=torch.int64)
     with pytest.raises(TrainingError, match="lower sides.lr"):
-        fit(strips, lambda step: tokens, (2, 2), steps=3, lr=1e30, log_every=1,
-            embedding=8, hidden=8, vector=8)  # fmt: skip
+        fit(
+            strips,
+            lambda step: tokens,
+            (2, 2),
+            steps=3,
+            lr=1e30,
+            log_every=1,
+            embedding=8,
+            hidden=8,
+            vector=8,
+        )
 
 
 def test_the_recipe_is_that_of_the_shipped_side_model():

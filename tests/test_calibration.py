@@ -15,17 +15,20 @@ from puzlm.evaluate import _calibration
 DOCS = Path(__file__).parents[1] / "docs"
 AUTO = "auto (seq2seq puzlm-3x3 + vision + edges + pixels)"
 ANSWERS = {
-    "auto": (AUTO, (3, 3)), "auto sides": ("auto (edges + pixels)", (4, 4)),
-    "seq2seq": ("seq2seq (valid, puzlm-3x3)", (3, 3)), "vision": ("vision", (5, 5)),
+    "auto": (AUTO, (3, 3)),
+    "auto sides": ("auto (edges + pixels)", (4, 4)),
+    "seq2seq": ("seq2seq (valid, puzlm-3x3)", (3, 3)),
+    "vision": ("vision", (5, 5)),
     "seq2seq beam": ("seq2seq (beam, puzlm-3x3)", (3, 3)),
     "seq2seq greedy": ("seq2seq (greedy, puzlm-5x5)", (5, 5)),
     "symbols": ("symbols (seq2seq puzlm-3x3 + sides)", (3, 3)),
-    "bigram": ("bigram", (3, 3)), "classic": ("classic", (3, 3)),
+    "bigram": ("bigram", (3, 3)),
+    "classic": ("classic", (3, 3)),
     "vision-pairs": ("vision-pairs", (4, 4)),
     "pairs large": ("auto (edges + pixels)", (10, 10)),
     "auto framed large": ("auto (edges + pixels + frame)", (10, 10)),
     "classic large": ("classic", (10, 10)),
-}  # fmt: skip
+}
 
 
 def test_every_fitted_kind_is_reached_by_an_answer():
@@ -66,16 +69,23 @@ def test_a_puzzle_unlike_all_known_ones_is_treated_as_the_nearest_known():
     few = calibrated(AUTO, raw[: least - 1], np.arange(least - 1), (5, 5))
     fewer = calibrated(AUTO, raw[: least - 9], np.arange(least - 9), (5, 5))
     np.testing.assert_allclose(few[0], fewer[0], atol=1e-9)
-    assert len(np.unique([calibrated("classic", [0.5] * n * n, range(n * n), (n, n))[0]
-                          for n in (100, 110)])) == 1  # fmt: skip
+    assert (
+        len(
+            np.unique(
+                [calibrated("classic", [0.5] * n * n, range(n * n), (n, n))[0] for n in (100, 110)]
+            )
+        )
+        == 1
+    )
 
 
 def test_features_say_what_their_names_say():
     told = features(np.array([0.5, 0.9, 0.2, 0.4]), (2, 3), {3: 5})
     odds = np.log(np.array([1, 9, 0.25]))
     np.testing.assert_allclose(told["own"][:3], odds, atol=1e-9)
-    np.testing.assert_allclose(told["others"], [odds[[1, 2]].mean(), odds[[0, 2]].mean(),
-                                                odds[[0, 1]].mean(), odds.mean()])  # fmt: skip
+    np.testing.assert_allclose(
+        told["others"], [odds[[1, 2]].mean(), odds[[0, 2]].mean(), odds[[0, 1]].mean(), odds.mean()]
+    )
     np.testing.assert_allclose(told["least"], odds[[2, 2, 0, 2]])
     spread = np.log(
         0.02 + np.array([odds[[1, 2]].std(), odds[[0, 2]].std(), odds[:2].std(), odds.std()])
@@ -160,8 +170,9 @@ def test_a_solver_calibrates_and_answers_as_before(name, photo):
 def test_a_model_of_your_own_keeps_the_confidences_it_states(photo):
     puzzle = Puzzle.from_image(photo, 3, gap=0.4, seed=3)
     shipped = Solver.from_pretrained(solver="seq2seq")
-    own = Solver(shipped.tokenizer, shipped.reader, card={**shipped.card, "name": "mine"},
-                 solver="seq2seq")  # fmt: skip
+    own = Solver(
+        shipped.tokenizer, shipped.reader, card={**shipped.card, "name": "mine"}, solver="seq2seq"
+    )
     shipped.raw = True
     assert np.array_equal(own.solve(puzzle).confidences, shipped.solve(puzzle).confidences)
 
@@ -193,17 +204,25 @@ def test_fitting_finds_out_how_far_a_solver_can_be_trusted(script):
             raw = rng.uniform(0.03, 0.99, n)
             odds = 0.5 * np.log(raw / (1 - raw)) - (0.7 if n < 9 else 0.0)
             wrong = rng.uniform(size=n) > 1 / (1 + np.exp(-odds))
-            made.append({"confidences": raw, "positions": np.arange(n), "grid": [3, 3],
-                         "solver": AUTO,
-                         "truth": np.where(wrong, -1, np.arange(n))})  # fmt: skip
+            made.append(
+                {
+                    "confidences": raw,
+                    "positions": np.arange(n),
+                    "grid": [3, 3],
+                    "solver": AUTO,
+                    "truth": np.where(wrong, -1, np.arange(n)),
+                }
+            )
         return [script.pieces_of(record) for record in made]
 
     numbers = script.fit_one({"whole": answers(400, 9), "holes": answers(400, 6)}, script.SMALL)
     assert numbers["own"][0] == pytest.approx(0.5, abs=0.05)
     assert numbers["missing"][0] * 3 / 9 == pytest.approx(-0.7, abs=0.15)
     assert abs(numbers["others"][0]) < 0.1 and "given" not in numbers  # never varied
-    told, right, raw = (np.concatenate(x) if isinstance(x[0], np.ndarray) else x
-                        for x in zip(*answers(300, 6), strict=True))  # fmt: skip
+    told, right, raw = (
+        np.concatenate(x) if isinstance(x[0], np.ndarray) else x
+        for x in zip(*answers(300, 6), strict=True)
+    )
     sure = np.concatenate([calibration.judged(one, numbers) for one in told])
     assert script.ece(sure, right) < 0.04 < 0.1 < script.ece(raw, right)
 
@@ -225,8 +244,10 @@ def test_chance_is_the_error_of_true_confidences(script):
         return [(x, (rng.uniform(size=1 if whole else 9) < x).astype(float)) for x in sure]
 
     for whole in (True, False):
-        got = [script.ece(*map(np.concatenate, zip(*answers(60, whole), strict=True)))
-               for _ in range(40)]  # fmt: skip
+        got = [
+            script.ece(*map(np.concatenate, zip(*answers(60, whole), strict=True)))
+            for _ in range(40)
+        ]
         told = np.mean([script.chance(answers(60, whole)) for _ in range(5)])
         assert told == pytest.approx(np.mean(got), rel=0.25)
     single, whole = (script.chance(answers(60, x)) for x in (False, True))
@@ -243,11 +264,16 @@ def test_chance_is_the_error_of_true_confidences(script):
 def test_what_calibrating_does_to_raw_files_is_told_and_changes_none(script, tmp_path):
     raw, now, name = tmp_path / "raw", tmp_path / "now", "imagenet-3x3.auto.json"
     outcomes = [
-        {"solver": AUTO, "grid": [3, 3], "given": {"0": 0}, "truth": [*range(9)],
-         "positions": [*range(9)] if i % 2 else [0, 2, 1, *range(3, 9)],
-         "confidences": [1.0] + [0.6] * 8}
+        {
+            "solver": AUTO,
+            "grid": [3, 3],
+            "given": {"0": 0},
+            "truth": [*range(9)],
+            "positions": [*range(9)] if i % 2 else [0, 2, 1, *range(3, 9)],
+            "confidences": [1.0] + [0.6] * 8,
+        }
         for i in range(10)
-    ]  # fmt: skip
+    ]
     file = {"solver": "auto", "puzzles": 10, "settings": {}, "ece": 0.275, "outcomes": outcomes}
     for folder, ece in ((raw, 0.275), (now, 0.123)):
         folder.mkdir()

@@ -72,10 +72,31 @@ def test_tokenizer_tokens_training_evaluation(tmp_path, crops):
     """Fit, tokenise, train for a few steps, evaluate the result: every step as a command."""
     for i, crop in enumerate(crops[:24]):
         write_image(tmp_path / "images" / f"{i:02d}.png", crop)
-    puzlm("fit-tokenizer", tmp_path / "images", "-o", tmp_path / "tok", "--set", "vocab_size=32",
-          "--set", "pca_dim=8", "--set", "piece_size=32", "--grid", 2)  # fmt: skip
-    out = puzlm("tokenize", tmp_path / "images", "--tokenizer", tmp_path / "tok",
-                "-o", tmp_path / "t.npy", "--grid", 2, "--json")  # fmt: skip
+    puzlm(
+        "fit-tokenizer",
+        tmp_path / "images",
+        "-o",
+        tmp_path / "tok",
+        "--set",
+        "vocab_size=32",
+        "--set",
+        "pca_dim=8",
+        "--set",
+        "piece_size=32",
+        "--grid",
+        2,
+    )
+    out = puzlm(
+        "tokenize",
+        tmp_path / "images",
+        "--tokenizer",
+        tmp_path / "tok",
+        "-o",
+        tmp_path / "t.npy",
+        "--grid",
+        2,
+        "--json",
+    )
     assert json.loads(out.stdout)["puzzles"] == 24
     assert np.load(tmp_path / "t.npy").shape == (24, 4, 12, 1)
     (tmp_path / "r.toml").write_text(
@@ -86,8 +107,22 @@ def test_tokenizer_tokens_training_evaluation(tmp_path, crops):
         "train", tmp_path / "r.toml", "-o", tmp_path / "m", "--set", "train.steps=4", "--json"
     )
     assert json.loads(out.stdout)["step"] == 4
-    out = puzlm("evaluate", "--model", tmp_path / "m", "--images", tmp_path / "images", "--grid", 2,
-                "--erode", 0.1, "--missing", 1, "--limit", 6, "--json")  # fmt: skip
+    out = puzlm(
+        "evaluate",
+        "--model",
+        tmp_path / "m",
+        "--images",
+        tmp_path / "images",
+        "--grid",
+        2,
+        "--erode",
+        0.1,
+        "--missing",
+        1,
+        "--limit",
+        6,
+        "--json",
+    )
     found = json.loads(out.stdout)
     assert found["puzzles"] == 6
     for name in ("absolute", "perfect", "neighbour"):
@@ -126,24 +161,38 @@ CASES = {
     "bad grid": (["solve", "{d}/whole.png", "--grid", "three"], "grid 'three'"),
     "no model": (["solve", "{d}/whole.png", "--grid", "3", "--model", "none"], "model 'none'"),
     "too many pieces": (
-        ["solve", "{d}/whole.png", "--grid", "4", "--decode", "valid"], "trained for 3x3, 5x5"),
-    "unwritable": (["solve", "{d}/whole.png", "--grid", "3", "--solver", "classic", "-o",
-                    "/proc/none/x.png"], "cannot be written"),
-    "odd suffix": (["solve", "{d}/whole.png", "--grid", "3", "--solver", "classic", "-o",
-                    "{d}/x.doc"], "unknown picture type"),
+        ["solve", "{d}/whole.png", "--grid", "4", "--decode", "valid"],
+        "trained for 3x3, 5x5",
+    ),
+    "unwritable": (
+        ["solve", "{d}/whole.png", "--grid", "3", "--solver", "classic", "-o", "/proc/none/x.png"],
+        "cannot be written",
+    ),
+    "odd suffix": (
+        ["solve", "{d}/whole.png", "--grid", "3", "--solver", "classic", "-o", "{d}/x.doc"],
+        "unknown picture type",
+    ),
     "bad given": (["solve", "{d}/whole.png", "--grid", "3", "--given", "a=b"], "PIECE=CELL"),
     "bad solver": (
-        ["solve", "{d}/whole.png", "--grid", "3", "--solver", "atuo"], "did you mean 'auto'"),
+        ["solve", "{d}/whole.png", "--grid", "3", "--solver", "atuo"],
+        "did you mean 'auto'",
+    ),
     "no recipe": (["train", "{d}/none.toml"], "no such recipe"),
     "less than nothing": (
-        ["ablate", "plans/smoke.toml", "--share", "-1", "-o", "{d}/out"], "must not be below 0"),
+        ["ablate", "plans/smoke.toml", "--share", "-1", "-o", "{d}/out"],
+        "must not be below 0",
+    ),
     "half a place": (
-        ["ablate", "plans/smoke.toml", "--share", "half", "-o", "{d}/out"], "value for '--share'"),
+        ["ablate", "plans/smoke.toml", "--share", "half", "-o", "{d}/out"],
+        "value for '--share'",
+    ),
     "shared, no data": (
-        ["ablate", "plans/smoke.toml", "--share", "1", "-o", "{d}/out"], "no such file or folder"),
+        ["ablate", "plans/smoke.toml", "--share", "1", "-o", "{d}/out"],
+        "no such file or folder",
+    ),
     "no images": (["evaluate", "--images", "{d}/none"], "no such file"),
     "no protocol": (["evaluate", "--protocol", "imagenet", "--data", "{d}"], "imagenet"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

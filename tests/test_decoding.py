@@ -96,8 +96,16 @@ def test_greedy_may_repeat_and_valid_may_not():
 @pytest.mark.parametrize("method", ["valid", "beam", "assign", "greedy"])
 def test_given_placements_are_kept(method):
     given_cells = [{2: 0}, {0: 5, 1: 4}, {}]
-    found = decode(Table(20, 3), IDS, slots=6, grid=(2, 3), first_cell=10, method=method, width=4,
-                   given=given_cells)  # fmt: skip
+    found = decode(
+        Table(20, 3),
+        IDS,
+        slots=6,
+        grid=(2, 3),
+        first_cell=10,
+        method=method,
+        width=4,
+        given=given_cells,
+    )
     for row, placed in enumerate(given_cells):
         for slot, cell in placed.items():
             assert found.cells[row, slot] == cell
@@ -112,8 +120,16 @@ def test_pair_scores_lead_the_beam():
     at = {cell: slot for slot, cell in enumerate(true)}
     right[:, at[0], at[1]] = right[:, at[2], at[3]] = 5
     below[:, at[0], at[2]] = below[:, at[1], at[3]] = 5
-    found = decode(Table(12, 1), IDS, slots=4, grid=(2, 2), first_cell=5, method="beam", width=24,
-                   pairs=Pairs(right, below, 10.0))  # fmt: skip
+    found = decode(
+        Table(12, 1),
+        IDS,
+        slots=4,
+        grid=(2, 2),
+        first_cell=5,
+        method="beam",
+        width=24,
+        pairs=Pairs(right, below, 10.0),
+    )
     assert found.cells.tolist() == [true] * 3
 
 

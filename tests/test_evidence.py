@@ -28,8 +28,12 @@ def test_pixels_agree_with_themselves_where_borders_touch(photo):
 def test_large_whole_puzzles_that_touch_are_known(photo):
     touching, worn = (SEAMS, False), (WORN, True)
     for grid, gap, missing, want in (
-        (7, 0, 0, touching), (7, 0.3, 0, worn), (7, 0, 1, None), (7, 0.3, 1, None), (5, 0, 0, None)
-    ):  # fmt: skip
+        (7, 0, 0, touching),
+        (7, 0.3, 0, worn),
+        (7, 0, 1, None),
+        (7, 0.3, 1, None),
+        (5, 0, 0, None),
+    ):
         puzzle = Puzzle.from_image(photo, grid, gap=gap, missing=missing, seed=1)
         right, below = classic.evidence(puzzle.pieces)
         pairs = {"pixels": (right, below), "edges": (right, below)}
@@ -56,10 +60,13 @@ def test_pixels_count_more_where_they_are_ahead_of_learned_sides(photo):
 def test_weights_follow_what_agrees_with_itself():
     seams = {"pixels": SEAMS}
     for pixels, edges, sides, bled, want in (
-        (0.9, 0.9, 0.8, False, seams), (0.9, 0.9, 0.8, True, seams),
-        (0.9, 0.7, 0.8, False, BLED), (0.7, 0.7, 0.9, True, BLED),
-        (0.7, 0.7, 0.9, False, {}), (0.7, 0.6, 0.7, True, {}),
-    ):  # fmt: skip
+        (0.9, 0.9, 0.8, False, seams),
+        (0.9, 0.9, 0.8, True, seams),
+        (0.9, 0.7, 0.8, False, BLED),
+        (0.7, 0.7, 0.9, True, BLED),
+        (0.7, 0.7, 0.9, False, {}),
+        (0.7, 0.6, 0.7, True, {}),
+    ):
         agree = {"pixels": pixels, "edges": edges, "sides": sides}
         assert by_agreement(agree, bled) == want
     assert by_agreement({"pixels": 0.9}, True) == seams  # no symbols to listen to

@@ -21,8 +21,14 @@ from puzlm.export import NumpySides, OnnxReader, export
 from puzlm.puzzle import Puzzle
 from puzlm.tokenizer import BOS, PieceTokenizer
 
-SHAPE = dict(encoder_layers=2, decoder_layers=2, d_model=32, heads=4, feed_forward=64,
-             decoder_feed_forward=48)  # fmt: skip
+SHAPE = dict(
+    encoder_layers=2,
+    decoder_layers=2,
+    d_model=32,
+    heads=4,
+    feed_forward=64,
+    decoder_feed_forward=48,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,13 +48,16 @@ def puzzles():
 
 def make(folder, puzzles, patch, dtype=torch.float32):
     """A small model with random weights: far from flat, so that answers differ from each other."""
-    tokenizer = PieceTokenizer(granularity=2, vocab_size=16, pca_dim=8, piece_size=24, patch=patch,
-                               max_cells=9)  # fmt: skip
-    tokenizer.fit_canonical(np.concatenate([tokenizer.canonical(p.pieces) for p in puzzles]),
-                            max_iter=2)  # fmt: skip
+    tokenizer = PieceTokenizer(
+        granularity=2, vocab_size=16, pca_dim=8, piece_size=24, patch=patch, max_cells=9
+    )
+    tokenizer.fit_canonical(
+        np.concatenate([tokenizer.canonical(p.pieces) for p in puzzles]), max_iter=2
+    )
     torch.manual_seed(0)
-    shape = ModelSettings(**SHAPE, vocabulary=len(tokenizer),
-                          max_length=tokenizer.sentence_length(9))  # fmt: skip
+    shape = ModelSettings(
+        **SHAPE, vocabulary=len(tokenizer), max_length=tokenizer.sentence_length(9)
+    )
     model = Seq2Seq(shape)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -122,8 +131,9 @@ def test_any_rows_can_be_kept(readers, folder, puzzles):
     first, second = np.array([50, 60, 70, 71, 72]), np.array([60, 61, 62])
     state = reader.reorder(reader.step(reader.start(ids), first)[1], rows)
     alone = reader.step(reader.start(ids[rows]), first[rows])[1]
-    np.testing.assert_allclose(reader.step(state, second)[0], reader.step(alone, second)[0],
-                               rtol=0, atol=1e-5)  # fmt: skip
+    np.testing.assert_allclose(
+        reader.step(state, second)[0], reader.step(alone, second)[0], rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("method", ["valid", "greedy", "beam", "assign"])
@@ -131,10 +141,18 @@ def test_answers_are_torchs(readers, folder, puzzles, method):
     tokenizer = PieceTokenizer.from_pretrained(folder)
     text = tokenizer(puzzles)
     expected, got = (
-        decode(reader, text["input_ids"], slots=9, grid=(3, 3), method=method, width=4,
-               first_cell=tokenizer.cell_token_id(0), attention_mask=text["attention_mask"])
+        decode(
+            reader,
+            text["input_ids"],
+            slots=9,
+            grid=(3, 3),
+            method=method,
+            width=4,
+            first_cell=tokenizer.cell_token_id(0),
+            attention_mask=text["attention_mask"],
+        )
         for reader in readers
-    )  # fmt: skip
+    )
     np.testing.assert_array_equal(got.cells, expected.cells)
     np.testing.assert_allclose(got.confidence, expected.confidence, atol=1e-4)
 
@@ -147,8 +165,9 @@ def test_one_symbol_and_other_storage(tmp_path, puzzles):
     truth = expected.step(expected.start(ids), np.full(5, BOS))[0]
     for dtype, tolerance in (("float32", 1e-4), ("float16", 2e-2)):
         reader = OnnxReader(export(source, tmp_path / dtype, dtype))
-        np.testing.assert_allclose(reader.step(reader.start(ids), np.full(5, BOS))[0], truth,
-                                   rtol=0, atol=tolerance)  # fmt: skip
+        np.testing.assert_allclose(
+            reader.step(reader.start(ids), np.full(5, BOS))[0], truth, rtol=0, atol=tolerance
+        )
         Seq2Seq.from_pretrained(tmp_path / dtype)  # an exported folder is a model folder too
     sizes = [(tmp_path / d / "model.safetensors").stat().st_size for d in ("float16", "float32")]
     assert sizes[0] < 0.7 * sizes[1]
@@ -174,8 +193,11 @@ def test_tokenizer_and_sides_are_the_same(folder, puzzles):
     symbols = tokenizer.encode(puzzles[0].pieces)
     np.testing.assert_array_equal(twin.encode(puzzles[0].pieces), symbols)
     sides = side_symbols(symbols, tokenizer)
-    for expected, got in zip(SideModel.from_pretrained(folder).scores(sides),
-                             NumpySides(folder).scores(sides), strict=True):  # fmt: skip
+    for expected, got in zip(
+        SideModel.from_pretrained(folder).scores(sides),
+        NumpySides(folder).scores(sides),
+        strict=True,
+    ):
         np.testing.assert_allclose(got, expected, atol=1e-5)
     assert NumpySides(folder).scores(sides[:1])[0].shape == (1, 1)
 
@@ -199,8 +221,9 @@ def test_runs_without_torch(folder):
         print(NumpySides({str(folder)!r}).scores(np.zeros((3, 4, 2, 4), int))[0].shape)
         assert not any(sys.modules.get(name) for name in gone)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], text=True,
-                          capture_output=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], text=True, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[1] == "(3, 3)"
 
@@ -226,8 +249,9 @@ def test_the_shipped_model_solves_without_torch(tmp_path):
         except PuzlmError as error:
             print(error)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], text=True,
-                          capture_output=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], text=True, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "pip install scipy" in done.stdout
 

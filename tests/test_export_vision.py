@@ -43,8 +43,10 @@ def make(folder):
     torch.manual_seed(0)
     shape = dict(side=24, layers=2, d_model=32, heads=4, feed_forward=48)
     # A side is read through to the far border: the whole piece, backwards for two of the sides.
-    for model in (Vision(VisionSettings(**shape, patch=8, grids=("2x3", "3x3"))),
-                  Edges(EdgeSettings(**shape, depth=24, column=6, vector=20))):  # fmt: skip
+    for model in (
+        Vision(VisionSettings(**shape, patch=8, grids=("2x3", "3x3"))),
+        Edges(EdgeSettings(**shape, depth=24, column=6, vector=20)),
+    ):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.2 * torch.randn_like(parameter))
@@ -147,8 +149,9 @@ def test_runs_without_torch(folder):
         print(right.shape, OnnxEdges({str(folder)!r}).scores(puzzle.pieces)[1].shape)
         assert not any(sys.modules.get(name) for name in gone)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], text=True,
-                          capture_output=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], text=True, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "(1, 9, 9) (9, 9)\n"
 

@@ -33,8 +33,13 @@ def board(photo, grid, gap=0.0):
 
 
 @settings(max_examples=20, deadline=None)
-@given(rows=st.integers(2, 6), columns=st.integers(2, 6), down=st.integers(0, 5),
-       along=st.integers(0, 5), seed=st.integers(0, 99))  # fmt: skip
+@given(
+    rows=st.integers(2, 6),
+    columns=st.integers(2, 6),
+    down=st.integers(0, 5),
+    along=st.integers(0, 5),
+    seed=st.integers(0, 99),
+)
 def test_it_rolls_with_the_board(rows, columns, down, along, seed):
     """It cannot know the frame by its place."""
     pieces = np.random.default_rng(seed).integers(0, 256, (rows, columns, 5, 7, 3), np.uint8)

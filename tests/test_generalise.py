@@ -74,9 +74,15 @@ def test_matrix_is_written_resumed_and_extended(kinds, tmp_path):
 
 
 def test_a_solver_that_does_not_take_a_grid_is_left_out(kinds, tmp_path):
-    made = generalise(["classic", "seq2seq@puzlm-3x3"], {"photos": kinds["photos"]},
-                      tmp_path / "m.json", grids=["4"], gaps=[0.0], limit=2,
-                      report=lambda line: None)  # fmt: skip
+    made = generalise(
+        ["classic", "seq2seq@puzlm-3x3"],
+        {"photos": kinds["photos"]},
+        tmp_path / "m.json",
+        grids=["4"],
+        gaps=[0.0],
+        limit=2,
+        report=lambda line: None,
+    )
     assert [c["solver"] for c in made["cells"]] == ["classic"]
     assert "4x4" in made["refused"]["seq2seq@puzlm-3x3, 4x4"]
 
@@ -111,9 +117,25 @@ def test_kinds_and_names_are_read():
 def test_command_writes_matrix_and_figure(kinds, tmp_path):
     from puzlm.cli import app
 
-    words = ["generalise", "--kind", f"photos={kinds['photos']}", "--solver", "classic",
-             "--solver", "random", "--limit", "1", "--grid", "2", "--grid", "3",
-             "-o", str(tmp_path / "m.json"), "--figure", str(tmp_path / "m.png")]  # fmt: skip
+    words = [
+        "generalise",
+        "--kind",
+        f"photos={kinds['photos']}",
+        "--solver",
+        "classic",
+        "--solver",
+        "random",
+        "--limit",
+        "1",
+        "--grid",
+        "2",
+        "--grid",
+        "3",
+        "-o",
+        str(tmp_path / "m.json"),
+        "--figure",
+        str(tmp_path / "m.png"),
+    ]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert "photos, gap 0.5, classic, 3x3: " in done.output
@@ -126,8 +148,9 @@ def test_command_writes_matrix_and_figure(kinds, tmp_path):
 
 def test_costs_are_measured_beside_classic(tmp_path):
     grids, output = ((2, 2), (3, 4)), tmp_path / "costs.json"
-    made = costs.measure(["random", "seq2seq@puzlm-3x3"], output, grids=grids, seconds=0.5,
-                         report=lambda line: None)  # fmt: skip
+    made = costs.measure(
+        ["random", "seq2seq@puzlm-3x3"], output, grids=grids, seconds=0.5, report=lambda line: None
+    )
     assert json.loads(output.read_text()) == made
     solvers = made["solvers"]
     assert list(solvers) == ["classic", "random", "seq2seq@puzlm-3x3"]

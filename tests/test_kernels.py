@@ -59,8 +59,13 @@ assert torch.equal(found, k.nearest(x, c, half))
 
 def interpreted(text):
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", START + text], capture_output=True, text=True,
-                          env=environment, timeout=300)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", START + text],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -13,9 +13,16 @@ from puzlm.tokenizer import SEP, PieceTokenizer
 
 SMALL = {
     "vqvae": {"kind": "vqvae", "tokens": 16, "vocab_size": 64, "piece_size": 32, "width": 32},
-    "titok": {"kind": "titok", "tokens": 6, "vocab_size": 64, "piece_size": 32, "width": 64,
-              "layers": 1, "code_dim": 12},
-}  # fmt: skip
+    "titok": {
+        "kind": "titok",
+        "tokens": 6,
+        "vocab_size": 64,
+        "piece_size": 32,
+        "width": 64,
+        "layers": 1,
+        "code_dim": 12,
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +33,14 @@ def pieces(crops):
 
 @pytest.fixture(scope="module", params=list(SMALL))
 def learned(request, pieces):
-    settings = LearnedSettings(**SMALL[request.param], max_cells=9, fit_seconds=60, fit_steps=120,
-                               fit_batch=32, fit_lr=1e-3)  # fmt: skip
+    settings = LearnedSettings(
+        **SMALL[request.param],
+        max_cells=9,
+        fit_seconds=60,
+        fit_steps=120,
+        fit_batch=32,
+        fit_lr=1e-3,
+    )
     return LearnedTokenizer(settings).fit_canonical(pieces)
 
 
@@ -73,8 +86,10 @@ def test_reading_needs_no_decoder(learned):
     net = learned.net
     parts = [net.encoder, net.quantiser.codes]
     parts += [net.patches, net.read, net.down] if learned.settings.kind == "titok" else []
-    count = sum(p.numel() if isinstance(p, torch.Tensor) else sum(w.numel() for w in p.parameters())
-                for p in parts)  # fmt: skip
+    count = sum(
+        p.numel() if isinstance(p, torch.Tensor) else sum(w.numel() for w in p.parameters())
+        for p in parts
+    )
     assert learned.parameters == count
 
 

@@ -209,9 +209,9 @@ def jpwleg_files(folder, grid, suffix, count=3, split="test"):
         for at in range(cells):
             home = centre if at == centre else others[labels[number, others.index(at)].argmax()]
             row, column, r, c = (side * v for v in (*divmod(at, grid), *divmod(home, grid)))
-            images[number, row : row + side, column : column + side] = (
-                whole[r : r + side, c : c + side]
-            )  # fmt: skip
+            images[number, row : row + side, column : column + side] = whole[
+                r : r + side, c : c + side
+            ]
     np.save(folder / f"{split}_img_{suffix}.npy", images)
     np.save(folder / f"{split}_label_{suffix}.npy", labels)
     return originals

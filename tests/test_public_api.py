@@ -42,8 +42,13 @@ def test_below_the_line_nothing_touches_a_pixel():
 def test_shipped_folders_are_self_contained_and_small():
     for folder in (Path(puzlm.__file__).parent / "models").iterdir():
         names = {p.name for p in folder.iterdir()}
-        language = {"model.json", "model.safetensors", "tokenizer.json", "tokenizer.safetensors",
-                    "settings.json"}  # fmt: skip
+        language = {
+            "model.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer.safetensors",
+            "settings.json",
+        }
         pixels = {"vision.json", "vision.safetensors", "edges.json", "edges.safetensors"}
         assert {"card.json", "README.md", "onnx.json"} <= names
         assert language <= names or pixels <= names

@@ -25,8 +25,12 @@ TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}  # of the
 def command(*arguments, cwd=None, code=0):
     done = subprocess.run(
         [sys.executable, "-m", "puzlm.cli", *map(str, arguments)],
-        capture_output=True, text=True, cwd=cwd, timeout=180, env={**os.environ, **TOKEN},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=180,
+        env={**os.environ, **TOKEN},
+    )
     assert done.returncode == code, done.stderr
     return done
 
@@ -49,14 +53,24 @@ def address(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    start = ["ray", "start", "--head", "--block", "--num-cpus=2", f"--port={port}",
-             "--node-ip-address=127.0.0.1", "--include-dashboard=false",
-             "--object-store-memory=100000000", "--disable-usage-stats"]  # fmt: skip
+    start = [
+        "ray",
+        "start",
+        "--head",
+        "--block",
+        "--num-cpus=2",
+        f"--port={port}",
+        "--node-ip-address=127.0.0.1",
+        "--include-dashboard=false",
+        "--object-store-memory=100000000",
+        "--disable-usage-stats",
+    ]
     start[0] = os.path.join(os.path.dirname(sys.executable), "ray")
     log = tmp_path_factory.mktemp("ray") / "log"
     with log.open("w") as file:
-        cluster = subprocess.Popen(start, stdout=file, stderr=file, start_new_session=True,
-                                   env={**os.environ, **TOKEN})  # fmt: skip
+        cluster = subprocess.Popen(
+            start, stdout=file, stderr=file, start_new_session=True, env={**os.environ, **TOKEN}
+        )
     try:
         for _ in range(600):
             assert cluster.poll() is None, log.read_text()
@@ -77,9 +91,24 @@ def same_files(folder, other):
 
 
 def test_tokenize_on_a_cluster_equals_one_process(corpus, address, tmp_path):
-    done = command("tokenize", "images", "--tokenizer", "tokenizer", "--grid", "2x3", "--erode",
-                   GAP, "-o", tmp_path / "two.npy", "--engine", "ray", "--address", address,
-                   "--json", cwd=corpus)  # fmt: skip
+    done = command(
+        "tokenize",
+        "images",
+        "--tokenizer",
+        "tokenizer",
+        "--grid",
+        "2x3",
+        "--erode",
+        GAP,
+        "-o",
+        tmp_path / "two.npy",
+        "--engine",
+        "ray",
+        "--address",
+        address,
+        "--json",
+        cwd=corpus,
+    )
     assert json.loads(done.stdout)["puzzles"] == 2 * CHUNK + 5
     same_files(corpus, tmp_path / "two.npy")
 
@@ -116,8 +145,11 @@ def test_a_killed_worker_changes_nothing(corpus, tmp_path):
     out, marker = tmp_path / "two.npy", tmp_path / "killed"
     done = subprocess.run(
         [sys.executable, "-c", KILLER, corpus, out, marker],
-        capture_output=True, text=True, timeout=180, env={**os.environ, **TOKEN},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env={**os.environ, **TOKEN},
+    )
     assert done.returncode == 0, done.stderr
     assert not os.path.exists(f"/proc/{marker.read_text()}")
     same_files(corpus, out)
@@ -126,8 +158,19 @@ def test_a_killed_worker_changes_nothing(corpus, tmp_path):
 def test_evaluate_on_a_cluster_equals_one_process(corpus, address, tmp_path):
     results = []
     for name, more in (("one", ()), ("two", ("--engine", "ray", "--address", address))):
-        command("evaluate", "--images", "images", "--solver", "bigram", "--limit", 70,
-                "-o", tmp_path / name, *more, cwd=corpus)  # fmt: skip
+        command(
+            "evaluate",
+            "--images",
+            "images",
+            "--solver",
+            "bigram",
+            "--limit",
+            70,
+            "-o",
+            tmp_path / name,
+            *more,
+            cwd=corpus,
+        )
         results.append(json.loads((tmp_path / name).read_text()))
         assert results[-1].pop("seconds_per_puzzle") > 0
         assert all(record.pop("seconds") > 0 for record in results[-1]["outcomes"])
@@ -158,10 +201,22 @@ def test_errors_are_one_line(corpus, address, tmp_path):
 def test_missing_ray_names_the_extra(corpus, tmp_path):
     code = "import sys; sys.modules['ray'] = None; from puzlm.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "tokenize", corpus / "images", "--tokenizer",
-         corpus / "tokenizer", "-o", tmp_path / "t.npy", "--engine", "ray"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            code,
+            "tokenize",
+            corpus / "images",
+            "--tokenizer",
+            corpus / "tokenizer",
+            "-o",
+            tmp_path / "t.npy",
+            "--engine",
+            "ray",
+        ],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2
     assert done.stderr == "puzlm: ray is missing: pip install 'puzlm[ray]'\n"
 

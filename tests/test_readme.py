@@ -26,8 +26,12 @@ def run(command, folder):
     assert words[0] == "puzlm"
     done = subprocess.run(
         [sys.executable, "-m", "puzlm.cli", *words[1:]],
-        cwd=folder, capture_output=True, text=True, timeout=300, env=environment(),
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment(),
+    )
     assert done.returncode == 0, f"{command}\n{done.stderr}"
     return done.stdout
 
@@ -68,8 +72,13 @@ def test_commands_of_the_readme(folder):
 def test_python_of_the_documents(folder):
     for path in ("README.md", "docs/guide.md"):
         (code,) = blocks(path, "python")
-        done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True,
-                              text=True, env=environment())  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            env=environment(),
+        )
         assert done.returncode == 0, done.stderr
         assert "auto (seq2seq" in done.stdout
 

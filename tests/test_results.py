@@ -31,10 +31,14 @@ def load(name):
 def result(perfect, absolute=None, name="imagenet-3x3-eroded", first=0, **more):
     """A results file in which puzzle i was solved if perfect[i], else scored absolute."""
     outcomes = [
-        {"index": first + i, "digest": f"d{first + i}", "perfect": float(p),
-         "absolute": 1.0 if p else (absolute or 0.0)}
+        {
+            "index": first + i,
+            "digest": f"d{first + i}",
+            "perfect": float(p),
+            "absolute": 1.0 if p else (absolute or 0.0),
+        }
         for i, p in enumerate(perfect)
-    ]  # fmt: skip
+    ]
     record = {"protocol": {"name": name, "grid": [3, 3]}, "outcomes": outcomes, "ece": 0.1}
     for measure in ("absolute", "perfect", "neighbour"):
         value = 100 * float(np.mean([o.get(measure, o["perfect"]) for o in outcomes]))
@@ -83,8 +87,10 @@ def test_being_behind_is_said(made):
 
 
 def test_tables_hold_every_solver_and_mark_what_is_published(made):
-    results = {("imagenet-3x3-eroded", s): result([1, 0] * 4, 0.5, settings={"model": "m/mine"})
-               for s in ("auto", "vision-pairs", "mine", "random")}  # fmt: skip
+    results = {
+        ("imagenet-3x3-eroded", s): result([1, 0] * 4, 0.5, settings={"model": "m/mine"})
+        for s in ("auto", "vision-pairs", "mine", "random")
+    }
     lines = made.full_tables(results).splitlines()
     rows = [line.split(" | ")[0].strip("| ") for line in lines if line.startswith("| ")][1:]
     assert rows == ["random", "vision-pairs", "mine", "auto", "*JPDVT* †", "*JPDVT* †"]
@@ -100,7 +106,11 @@ def test_other_decodings_stand_below_the_usual_one_and_say_so(made):
     results = {("jpwleg-3", s): result([1, 0], failed=f) for s, f in failed.items()}
     lines = [x for x in made.full_tables(results).splitlines() if x.startswith("| ")][1:5]
     assert [x.split(" | ")[0].strip("| ") for x in lines] == [
-        "mine", "seq2seq", "seq2seq-greedy", "auto"]  # fmt: skip
+        "mine",
+        "seq2seq",
+        "seq2seq-greedy",
+        "auto",
+    ]
     assert "decoded: greedy" in lines[2] and "1 failed" in lines[2]
     assert not any("decoded" in x for x in (lines[0], lines[1], lines[3]))
 
@@ -118,18 +128,34 @@ def test_levers_are_rows_of_the_study(made, tmp_path):
 
     def line(name, group, right, **more):
         share = 100 * sum(right) / 9 / len(right)
-        way = {"absolute": {"value": share, "low": share - 1, "high": share + 1}, "right": right,
-               "ms": 1.5}  # fmt: skip
+        way = {
+            "absolute": {"value": share, "low": share - 1, "high": share + 1},
+            "right": right,
+            "ms": 1.5,
+        }
         ways = {"photos": {"valid": way}, "art": {"valid": way}}
-        return {"name": name, "group": group, "x": f"with {name}", "seed": 0, "status": "done",
-                "results": ways, "puzzles_seen": 9000, "seconds": 3.0, "device": "CPU",
-                "settings": {"seconds": 3, "recipe": {"cut": {"grid": "3"}}}, **more}  # fmt: skip
+        return {
+            "name": name,
+            "group": group,
+            "x": f"with {name}",
+            "seed": 0,
+            "status": "done",
+            "results": ways,
+            "puzzles_seen": 9000,
+            "seconds": 3.0,
+            "device": "CPU",
+            "settings": {"seconds": 3, "recipe": {"cut": {"grid": "3"}}},
+            **more,
+        }
 
     path = tmp_path / "rows.jsonl"
     assert "No levers" in made.levers_table(path)
-    rows = [line("base", "base", [0, 0, 9, 9]), line("strips", "levers", [0, 9, 9, 9]),
-            line("order", "switches", [0, 0, 0, 0]),
-            line("broken", "levers", [0] * 4, status="failed")]  # fmt: skip
+    rows = [
+        line("base", "base", [0, 0, 9, 9]),
+        line("strips", "levers", [0, 9, 9, 9]),
+        line("order", "switches", [0, 0, 0, 0]),
+        line("broken", "levers", [0] * 4, status="failed"),
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     text = made.levers_table(path)
     assert "| base | 50.0 [49.0, 51.0] | 50.0 [49.0, 51.0] |  |  | 1 | 3.0 |" in text
@@ -139,11 +165,20 @@ def test_levers_are_rows_of_the_study(made, tmp_path):
 
 def test_calibration_intervals_are_over_puzzles():
     # 40 puzzles of 9 pieces, all right or all wrong together: 360 pieces are worth 40.
-    outcomes = [{"confidences": [0.55] * 9, "truth": list(range(9)), "positions":
-                 list(range(9)) if i % 2 else [8, 0, 1, 2, 3, 4, 5, 6, 7]}
-                for i in range(40)]  # fmt: skip
-    bins = [{"confidence": 0.55, "accuracy": 0.5, "count": 360} if b == 5 else
-            {"confidence": None, "accuracy": None, "count": 0} for b in range(10)]  # fmt: skip
+    outcomes = [
+        {
+            "confidences": [0.55] * 9,
+            "truth": list(range(9)),
+            "positions": list(range(9)) if i % 2 else [8, 0, 1, 2, 3, 4, 5, 6, 7],
+        }
+        for i in range(40)
+    ]
+    bins = [
+        {"confidence": 0.55, "accuracy": 0.5, "count": 360}
+        if b == 5
+        else {"confidence": None, "accuracy": None, "count": 0}
+        for b in range(10)
+    ]
     result = {"outcomes": outcomes, "reliability": bins, "ece": 0.05}
     found = load("make_pictures").calibration(result)["bins"][5]
     assert 0.30 < found["low"] < 0.40 and 0.60 < found["high"] < 0.70

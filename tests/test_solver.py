@@ -34,8 +34,15 @@ def test_shipped_model_solves_the_sample_photos(auto, reader, photo, crops):
         assert perfect(found.positions, whole.truth)
         assert found.confidences.min() > 0.5
     worn = [Puzzle.from_image(photo, 3, gap=0.25, seed=i) for i in range(3)]
-    assert np.mean([absolute(f.positions, p.truth)
-                    for f, p in zip(auto.solve_many(worn), worn, strict=True)]) > 0.9  # fmt: skip
+    assert (
+        np.mean(
+            [
+                absolute(f.positions, p.truth)
+                for f, p in zip(auto.solve_many(worn), worn, strict=True)
+            ]
+        )
+        > 0.9
+    )
 
 
 def test_every_kind_of_input_gives_the_same_picture(auto, photo, tmp_path):
@@ -95,8 +102,7 @@ def test_symbols_alone_never_look_at_pixels(photo, monkeypatch):
     worn = [Puzzle.from_image(photo, 3, gap=0.25, seed=i) for i in range(3)]
     worn.append(Puzzle.from_image(photo, 3, gap=0.25, missing=2, seed=4))
     found = solver.solve_many(worn)
-    assert np.mean([absolute(f.positions, p.truth)
-                    for f, p in zip(found, worn, strict=True)]) > 0.8  # fmt: skip
+    assert np.mean([absolute(f.positions, p.truth) for f, p in zip(found, worn, strict=True)]) > 0.8
     assert found[0].solver == "symbols (seq2seq puzlm-3x3 + sides)"
     wrong = {0: int((worn[0].truth[0] + 1) % 9)}
     assert solver.solve(worn[0], given=wrong).positions[0] == wrong[0]

@@ -66,9 +66,14 @@ def test_a_folder_of_folders(box, tmp_path):
 def test_a_table_for_people_and_a_bar_on_a_terminal(box, tmp_path):
     """stderr is a terminal, stdout a file: the bar must not get into the table."""
     ours, theirs = pty.openpty()
-    done = subprocess.run([*COMMAND, "solve", box / "a", box / "b", "-o", tmp_path / "out"],
-                          stdout=subprocess.PIPE, stderr=theirs, text=True, timeout=300,
-                          env={**os.environ, "TERM": "xterm"})  # fmt: skip
+    done = subprocess.run(
+        [*COMMAND, "solve", box / "a", box / "b", "-o", tmp_path / "out"],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        timeout=300,
+        env={**os.environ, "TERM": "xterm"},
+    )
     os.close(theirs)
     seen = b""
     while True:
@@ -165,8 +170,12 @@ def test_errors_of_usage_have_the_shape_of_all_others(box, arguments, message):
 
 def test_the_shell_completes(tmp_path):
     def completed(words):
-        env = {**os.environ, "COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")),
-               "_PUZLM_COMPLETE": "complete_bash"}  # fmt: skip
+        env = {
+            **os.environ,
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+            "_PUZLM_COMPLETE": "complete_bash",
+        }
         code = "import sys; sys.argv[0] = 'puzlm'; from puzlm.cli import main; main()"
         done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
         return done.stdout.split()

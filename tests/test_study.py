@@ -37,24 +37,46 @@ def test_measured_numbers_are_not_written_by_hand(study):
 def line(name, seed, value, status="done", **more):
     score = {"value": value, "low": value - 2, "high": value + 2}
     right = [9] * value + [0] * (100 - value)
-    ways = {"valid": {"absolute": score, "perfect": score, "puzzles": 10, "ms": 1.0,
-                      "right": right}}  # fmt: skip
+    ways = {
+        "valid": {"absolute": score, "perfect": score, "puzzles": 10, "ms": 1.0, "right": right}
+    }
     return {
-        "name": name, "seed": seed, "status": status, "device": "CPU", "error": "out of luck",
-        "settings": {"seconds": 9, "recipe": {"tokenizer": {"vocab_size": 4096},
-                                              "cut": {"grid": "3"}}},
-        "results": {"photos-3x3": ways, "art-3x3": ways}, "steps": 7, "puzzles_seen": 70,
-        "tokenise_ms": 0.5, "parameters": 5_000_000, "tokens_per_puzzle": 116,
-        "tokenizer_parameters": 100, "fit_seconds": 1.0, "group": "levers", "x": None,
-        "curve": [[250, 2.1, 0.2, 3.9], [500, 1.9, 0.4, 3.1]], "seconds": 9.0, **more,
-    }  # fmt: skip
+        "name": name,
+        "seed": seed,
+        "status": status,
+        "device": "CPU",
+        "error": "out of luck",
+        "settings": {
+            "seconds": 9,
+            "recipe": {"tokenizer": {"vocab_size": 4096}, "cut": {"grid": "3"}},
+        },
+        "results": {"photos-3x3": ways, "art-3x3": ways},
+        "steps": 7,
+        "puzzles_seen": 70,
+        "tokenise_ms": 0.5,
+        "parameters": 5_000_000,
+        "tokens_per_puzzle": 116,
+        "tokenizer_parameters": 100,
+        "fit_seconds": 1.0,
+        "group": "levers",
+        "x": None,
+        "curve": [[250, 2.1, 0.2, 3.9], [500, 1.9, 0.4, 3.1]],
+        "seconds": 9.0,
+        **more,
+    }
 
 
 def test_rows_missing_failed_and_done_are_told_apart(study):
     plan = study.load()[2]
-    lines = [line("base", 0, 50), line("base", 1, 54), line("granularity-3", 0, 80),
-             line("granularity-6", 0, 30), line("no-order", 0, 20), line("raster", 0, 51),
-             line("no-border", 0, 0, "failed")]  # fmt: skip
+    lines = [
+        line("base", 0, 50),
+        line("base", 1, 54),
+        line("granularity-3", 0, 80),
+        line("granularity-6", 0, 30),
+        line("no-order", 0, 20),
+        line("raster", 0, 51),
+        line("no-border", 0, 0, "failed"),
+    ]
     made, figures = study.ablation_numbers(plan, lines)
     assert "trained for 9 s each on CPU" in made["state"]
     assert "Failed: no-border (out of luck)" in made["state"]
@@ -91,9 +113,13 @@ def test_a_gain_inside_the_spread_of_seeds_is_no_effect(study):
     assert made["between art-3x3"] == f"{(10.5 / 4) ** 0.5:.1f}"
     assert made["decoder raster"] == "55.0" and made["decoder raster 1"] == "53.0"
     assert made["mean decoder raster"] == "54.0"
-    long = [line("backbones-long-bart", 0, 50), line("backbones-long-t5", 0, 40),
-            line("backbones-long-t5", 1, 11), line("long-base", 0, 80),
-            line("long-no-order", 0, 60)]  # fmt: skip
+    long = [
+        line("backbones-long-bart", 0, 50),
+        line("backbones-long-t5", 0, 40),
+        line("backbones-long-t5", 1, 11),
+        line("long-base", 0, 80),
+        line("long-no-order", 0, 60),
+    ]
     made, figures = study.ablation_numbers(plan, base + long)
     assert list(figures["learning"]) == ["bart", "t5, seed 0", "t5, seed 1"]
     assert "(base 80.0): worse: without lexicographic order (-20.0" in made["long switch verdict"]
@@ -150,15 +176,26 @@ def test_figures_are_drawn_from_few_rows(study, tmp_path):
     from puzlm.ablation_plots import bars, curves, sizes, sweeps
 
     plan = study.load()[2]
-    lines = [line("base", 0, 50), line("base", 1, 52), line("granularity-3", 0, 80),
-             line("backbones-256-t5", 0, 30), line("backbones-256-encoder", 0, 30),
-             line("backbones-256-encoder", 1, 11), line("backbones-long-t5", 0, 40),
-             line("long-strips", 0, 90)]  # fmt: skip
+    lines = [
+        line("base", 0, 50),
+        line("base", 1, 52),
+        line("granularity-3", 0, 80),
+        line("backbones-256-t5", 0, 30),
+        line("backbones-256-encoder", 0, 30),
+        line("backbones-256-encoder", 1, 11),
+        line("backbones-long-t5", 0, 40),
+        line("long-strips", 0, 90),
+    ]
     figures = study.ablation_numbers(plan, lines)[1]
-    sweeps(figures["long panels"], figures["panels"], study.SWEEPS, study.KINDS, study.BASE_AT,
-           tmp_path / "a.png")  # fmt: skip
-    bars(figures["long lever"], study.KINDS, tmp_path / "b.png", "levers",
-         shorter=figures["lever"])  # fmt: skip
+    sweeps(
+        figures["long panels"],
+        figures["panels"],
+        study.SWEEPS,
+        study.KINDS,
+        study.BASE_AT,
+        tmp_path / "a.png",
+    )
+    bars(figures["long lever"], study.KINDS, tmp_path / "b.png", "levers", shorter=figures["lever"])
     bars({"base": lines[:1]}, study.KINDS, tmp_path / "c.png", "ways", ways=study.WAYS)
     sizes(figures["backbones"], study.KINDS, tmp_path / "d.png")
     curves(figures["curves"], tmp_path / "e.png")
@@ -169,12 +206,21 @@ def test_figures_are_drawn_from_few_rows(study, tmp_path):
 def test_rows_that_shared_a_card_stand_beside_those_alone(study):
     """The base is decoded in more ways in a row of its own: one more run of the same."""
     plan, marks = study.load()[2], {"photos-3x3": [70.0, 9.0], "art-3x3": [30.0, 1.0]}
-    rows = [("base", 1, 4000), ("test-time", 0, 3000), ("dimension-0", 0, 5000),
-            ("backbones-128-t5", 0, 2000)]  # fmt: skip
+    rows = [
+        ("base", 1, 4000),
+        ("test-time", 0, 3000),
+        ("dimension-0", 0, 5000),
+        ("backbones-128-t5", 0, 2000),
+    ]
     pace = {"alone": 100.0, "together": [30.0, 40.0]}
     found = [{"name": name, "seed": seed, "steps": n, **marks} for name, seed, n in rows]
-    record = {"seconds": 110, "at_once": 2, "base_steps_per_second": pace, "rows": found,
-              "puzzles": {"photos-3x3": 100, "art-3x3": 400}}  # fmt: skip
+    record = {
+        "seconds": 110,
+        "at_once": 2,
+        "base_steps_per_second": pace,
+        "rows": found,
+        "puzzles": {"photos-3x3": 100, "art-3x3": 400},
+    }
     made = study.shared_numbers(plan, {"base": [line("base", 0, 50)]}, record)
     table = made["shared table"].splitlines()[2:]
     assert table[0] == "| base | 50.0 / 50.0 (9 s) | 70.0 / 70.0 | 30.0 / 30.0 | 3,000 / 4,000 |"

@@ -209,10 +209,18 @@ def test_a_super_token_can_be_shown(tokenizer, photo):
 
 @pytest.mark.parametrize(
     "change",
-    [{"granularity": 0}, {"granularity": 9}, {"patch": "circle"}, {"patch": "strip:0"},
-     {"patch": "square+strip:4"}, {"patch": "strip:4", "border": False}, {"vocab_size": 1},
-     {"pca_dim": 0}, {"piece_size": 2}],
-)  # fmt: skip
+    [
+        {"granularity": 0},
+        {"granularity": 9},
+        {"patch": "circle"},
+        {"patch": "strip:0"},
+        {"patch": "square+strip:4"},
+        {"patch": "strip:4", "border": False},
+        {"vocab_size": 1},
+        {"pca_dim": 0},
+        {"piece_size": 2},
+    ],
+)
 def test_bad_settings(change):
     with pytest.raises(SettingsError):
         TokenizerSettings(**change)

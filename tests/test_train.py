@@ -37,15 +37,32 @@ def folder(crops, tmp_path_factory):
 
 
 def recipe_of(folder, **train_settings):
-    return Recipe.from_dict({
-        "data": {"train": [str(folder)], "val": [str(folder)]},
-        "cut": {"grid": 2, "min_crop": 1.0, "stretch": 0.0, "flip": False},
-        "tokenizer": {"vocab_size": 64, "pca_dim": 16, "piece_size": 32, "max_cells": 4,
-                      "patch": "strip:4", "granularity": 2},
-        "model": {"size": "tiny", "d_model": 64, "feed_forward": 128, "decoder_layers": 1},
-        "train": {"steps": 12, "batch": 16, "warmup": 4, "log_every": 2, "eval_every": 12,
-                  "fit_puzzles": 256, "save_every": 5, "device": "cpu", **train_settings},
-    })  # fmt: skip
+    return Recipe.from_dict(
+        {
+            "data": {"train": [str(folder)], "val": [str(folder)]},
+            "cut": {"grid": 2, "min_crop": 1.0, "stretch": 0.0, "flip": False},
+            "tokenizer": {
+                "vocab_size": 64,
+                "pca_dim": 16,
+                "piece_size": 32,
+                "max_cells": 4,
+                "patch": "strip:4",
+                "granularity": 2,
+            },
+            "model": {"size": "tiny", "d_model": 64, "feed_forward": 128, "decoder_layers": 1},
+            "train": {
+                "steps": 12,
+                "batch": 16,
+                "warmup": 4,
+                "log_every": 2,
+                "eval_every": 12,
+                "fit_puzzles": 256,
+                "save_every": 5,
+                "device": "cpu",
+                **train_settings,
+            },
+        }
+    )
 
 
 def losses(path):
@@ -74,23 +91,49 @@ def test_killed_run_goes_on_as_if_nothing_happened(folder, tmp_path):
     """Kill a real process at some moment, run it again: the same losses as without the kill."""
     recipe = recipe_of(folder, steps=40, save_every=3, average=0.9, log_every=1)
     text = (
-        "[data]\n" + f"train = ['{folder}']\nval = ['{folder}']\n"
-        + "".join(f"[{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in section.items())
-                  for name, section in (
-            ("cut", {"grid": 2, "min_crop": 1.0, "stretch": 0.0, "flip": False}),
-            ("tokenizer", {"vocab_size": 64, "pca_dim": 16, "piece_size": 32, "max_cells": 4,
-                           "patch": "strip:4"}),
-            ("model", {"size": "tiny", "d_model": 64, "dropout": 0.1}),
-            ("train", {k: v for k, v in vars(recipe.train).items() if not isinstance(v, tuple)})))
-    )  # fmt: skip
+        "[data]\n"
+        + f"train = ['{folder}']\nval = ['{folder}']\n"
+        + "".join(
+            f"[{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in section.items())
+            for name, section in (
+                ("cut", {"grid": 2, "min_crop": 1.0, "stretch": 0.0, "flip": False}),
+                (
+                    "tokenizer",
+                    {
+                        "vocab_size": 64,
+                        "pca_dim": 16,
+                        "piece_size": 32,
+                        "max_cells": 4,
+                        "patch": "strip:4",
+                    },
+                ),
+                ("model", {"size": "tiny", "d_model": 64, "dropout": 0.1}),
+                (
+                    "train",
+                    {k: v for k, v in vars(recipe.train).items() if not isinstance(v, tuple)},
+                ),
+            )
+        )
+    )
     (tmp_path / "r.toml").write_text(text)
     whole = Recipe.load(tmp_path / "r.toml")
     train(whole, tmp_path / "whole")
-    command = [sys.executable, "-m", "puzlm.cli", "train", str(tmp_path / "r.toml"), "-o",
-               str(tmp_path / "cut")]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "puzlm.cli",
+        "train",
+        str(tmp_path / "r.toml"),
+        "-o",
+        str(tmp_path / "cut"),
+    ]
     # Sums depend on the number of threads; this process has one.
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                               env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     log = tmp_path / "cut" / "metrics.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (log.exists() and log.read_text().count("\n") > 7):
@@ -143,8 +186,15 @@ def test_one_step_with_all_tricks_is_one_plain_step(folder, fp8):
     recipe = recipe_of(folder)
     album = Album.read([folder])
     tokenizer = PieceTokenizer(recipe.tokenizer).fit(_images(folder), max_iter=3)
-    tricks = Tricks(tokens="split", words=True, aligned=True, heads16=True, gelu="kernel",
-                    attention="kernel", fp8=fp8)  # fmt: skip
+    tricks = Tricks(
+        tokens="split",
+        words=True,
+        aligned=True,
+        heads16=True,
+        gelu="kernel",
+        attention="kernel",
+        fp8=fp8,
+    )
     objective = Objective(build_model(recipe, tokenizer), tokenizer, 4, 0.5)
     results = []
     for some in (None, tricks):
@@ -200,8 +250,16 @@ def test_two_processes_are_one_with_the_doubled_batch(folder, tmp_path):
     )
     record = {k: v for k, v in recipe.as_dict().items()}
     (tmp_path / "r.json").write_text(json.dumps(record))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone",
-               str(script), str(tmp_path / "r.json"), str(tmp_path / "two")]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--standalone",
+        str(script),
+        str(tmp_path / "r.json"),
+        str(tmp_path / "two"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")

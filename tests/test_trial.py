@@ -41,11 +41,19 @@ def test_the_input_order_says_nothing(lexicographic, crops, tmp_path):
     """Without lexicographic order a sentence keeps the input order: it must be a shuffled one."""
     write_image(tmp_path / "a" / "0.png", crops[0])
     gallery = Gallery([Kind("plain", ("a",), ("a",))], tmp_path, "cpu")
-    recipe = Recipe.from_dict({
-        "cut": {"grid": 3}, "train": {"batch": 64, "fit_puzzles": 8},
-        "tokenizer": {"vocab_size": 8, "pca_dim": 4, "piece_size": 16, "max_cells": 9,
-                      "lexicographic": lexicographic},
-    })  # fmt: skip
+    recipe = Recipe.from_dict(
+        {
+            "cut": {"grid": 3},
+            "train": {"batch": 64, "fit_puzzles": 8},
+            "tokenizer": {
+                "vocab_size": 8,
+                "pca_dim": 4,
+                "piece_size": 16,
+                "max_cells": 9,
+                "lexicographic": lexicographic,
+            },
+        }
+    )
     tokenizer = PieceTokenizer(recipe.tokenizer)
     library = make_library(tokenizer, gallery, recipe, 64)
     assert isinstance(library, Library) and library.tokens.shape == (64, 9, 12, 1)
@@ -69,12 +77,20 @@ def test_compiled_layers_compute_the_same_and_go_back(backbone, crops, tmp_path)
     """Every layer of a transformer is compiled; loss and gradients stay what they are."""
     write_image(tmp_path / "a" / "0.png", crops[0])
     gallery = Gallery([Kind("plain", ("a",), ("a",))], tmp_path, "cpu")
-    recipe = Recipe.from_dict({
-        "cut": {"grid": 2}, "train": {"batch": 4, "fit_puzzles": 8},
-        "model": {"backbone": backbone, "size": "tiny", "d_model": 16, "feed_forward": 32,
-                  "decoder_feed_forward": 32},
-        "tokenizer": {"vocab_size": 8, "pca_dim": 4, "piece_size": 16, "max_cells": 4},
-    })  # fmt: skip
+    recipe = Recipe.from_dict(
+        {
+            "cut": {"grid": 2},
+            "train": {"batch": 4, "fit_puzzles": 8},
+            "model": {
+                "backbone": backbone,
+                "size": "tiny",
+                "d_model": 16,
+                "feed_forward": 32,
+                "decoder_feed_forward": 32,
+            },
+            "tokenizer": {"vocab_size": 8, "pca_dim": 4, "piece_size": 16, "max_cells": 4},
+        }
+    )
     tokenizer = PieceTokenizer(recipe.tokenizer)
     draws = Draws(make_library(tokenizer, gallery, recipe, 16).tokens, tokenizer, recipe, "cpu")
     objective = Objective(build_model(recipe, tokenizer), tokenizer, 4, 0.5)

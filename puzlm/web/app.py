@@ -45,24 +45,34 @@ SHOWN = 960  # pixels of the longer side of a picture that goes to the page
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": a.Problem, "description": text}
     for status, text in {
-        400: "The request cannot be read.", 403: "From another site.", 408: "Too slow to arrive.",
-        413: "Larger than the limits.", 415: "Of the wrong type.", 422: "Cannot be used.",
+        400: "The request cannot be read.",
+        403: "From another site.",
+        408: "Too slow to arrive.",
+        413: "Larger than the limits.",
+        415: "Of the wrong type.",
+        422: "Cannot be used.",
         503: "Busy; see Retry-After.",
     }.items()
-}  # fmt: skip
+}
 
 
 def form_schema(files: dict[str, str], fields: dict[str, str]) -> dict[str, Any]:
     """Describe a multipart form for OpenAPI."""
     binary = {"type": "string", "format": "binary"}
     shape: dict[str, Any] = {
-        name: {**({"type": "array", "items": binary} if name == "pieces" else binary),
-               "description": text}
+        name: {
+            **({"type": "array", "items": binary} if name == "pieces" else binary),
+            "description": text,
+        }
         for name, text in files.items()
-    }  # fmt: skip
+    }
     shape |= {name: {"type": "string", "description": text} for name, text in fields.items()}
-    return {"requestBody": {"required": True, "content": {
-        "multipart/form-data": {"schema": {"type": "object", "properties": shape}}}}}  # fmt: skip
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {"multipart/form-data": {"schema": {"type": "object", "properties": shape}}},
+        }
+    }
 
 
 PIECE_FILES = {
@@ -71,22 +81,25 @@ PIECE_FILES = {
     "picture": "One shuffled picture; it needs `grid`.",
 }
 MAKE_FIELDS = {
-    "sample": "Name of a sample, instead of a picture.", "grid": "3 or 3x4 (rows x columns).",
+    "sample": "Name of a sample, instead of a picture.",
+    "grid": "3 or 3x4 (rows x columns).",
     "gap": "Distance between neighbours as a fraction of a piece, 0 to 0.9.",
-    "missing": "Number of pieces to leave out.", "seed": "A whole number from 0.",
+    "missing": "Number of pieces to leave out.",
+    "seed": "A whole number from 0.",
     "jitter": "1: eroded pieces lie anywhere in their cells.",
-}  # fmt: skip
+}
 SOLVE_FIELDS = {
     "grid": "3 or 3x4; a square is guessed when left out.",
     "solver": f"One of {', '.join(SOLVERS)}.",
     "decode": f"For seq2seq: one of {', '.join(METHODS)}.",
     "given": 'Fixed placements as JSON {"piece": cell}.',
     "symbols": "1: also give the super-token of every piece.",
-}  # fmt: skip
+}
 GIF_FIELDS = {
-    "grid": "3 or 3x4.", "positions": "JSON list: cell of each piece, -1 for none.",
+    "grid": "3 or 3x4.",
+    "positions": "JSON list: cell of each piece, -1 for none.",
     "order": "JSON list: pieces in the order in which they move.",
-}  # fmt: skip
+}
 
 
 def create_app(
@@ -123,10 +136,14 @@ def create_app(
         await anyio.to_thread.run_sync(app.state.batcher.close)
 
     app = FastAPI(
-        title="PuzLM", version="1", lifespan=lifespan, docs_url=None, redoc_url=None,
+        title="PuzLM",
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
         summary="Square jigsaw puzzles, solved by reading their pieces as symbols.",
         responses=ERRORS,
-    )  # fmt: skip
+    )
     app.add_middleware(Guard, limits=limits, hosts=hosts)
     _handle_errors(app)
     pages.mount(app)
@@ -139,10 +156,14 @@ def create_app(
         symbols = tokenizer.encode(puzzle.pieces)
         names = puzzle.names or tuple(f"piece {i}" for i in range(len(puzzle.pieces)))
         return a.Pieces(
-            grid=list(puzzle.grid), pieces=[data_url(p) for p in puzzle.pieces], names=list(names),
+            grid=list(puzzle.grid),
+            pieces=[data_url(p) for p in puzzle.pieces],
+            names=list(names),
             truth=None if puzzle.truth is None else puzzle.truth.tolist(),
-            size=list(puzzle.pieces.shape[1:3]), symbols=symbols.tolist(), settings=puzzle.settings,
-        )  # fmt: skip
+            size=list(puzzle.pieces.shape[1:3]),
+            symbols=symbols.tolist(),
+            settings=puzzle.settings,
+        )
 
     @app.get("/healthz", tags=["service"])
     async def healthz() -> a.Health:
@@ -155,10 +176,14 @@ def create_app(
         """List the loaded model, the solvers, the decoders and the limits."""
         s = tokenizer.settings
         here = a.Model(
-            name=str(base.card.get("name", "model")), default=True,
-            grids=[str(g) for g in base.card.get("grids", [])], granularity=s.granularity,
-            vocab_size=s.vocab_size, border=s.border_length, patch=s.patch,
-        )  # fmt: skip
+            name=str(base.card.get("name", "model")),
+            default=True,
+            grids=[str(g) for g in base.card.get("grids", [])],
+            granularity=s.granularity,
+            vocab_size=s.vocab_size,
+            border=s.border_length,
+            patch=s.patch,
+        )
         allowed: dict[str, float] = {
             "body": limits.body,
             "pixels": limits.pixels,
@@ -169,13 +194,18 @@ def create_app(
     @app.get("/api/samples", tags=["puzzles"])
     async def samples() -> a.Samples:
         """List the sample pictures."""
-        return a.Samples(samples=[
-            a.Sample(name=name, title=title, url=f"/static/samples/{name}.webp")
-            for name, title in TITLES.items()
-        ])  # fmt: skip
+        return a.Samples(
+            samples=[
+                a.Sample(name=name, title=title, url=f"/static/samples/{name}.webp")
+                for name, title in TITLES.items()
+            ]
+        )
 
-    @app.post("/api/make", tags=["puzzles"], openapi_extra=form_schema(
-        {"picture": "The picture to cut."}, MAKE_FIELDS))  # fmt: skip
+    @app.post(
+        "/api/make",
+        tags=["puzzles"],
+        openapi_extra=form_schema({"picture": "The picture to cut."}, MAKE_FIELDS),
+    )
     async def make(request: Request) -> a.Pieces:
         """Cut a picture into pieces and shuffle them."""
         async with contextlib.AsyncExitStack() as stack:
@@ -198,8 +228,11 @@ def create_app(
         def work(named: tuple[str, bytes]) -> a.Pieces:
             whole = intake.Budget(limits.pixels).pixels(named[1], named[0])
             small = intake.fit_inside(whole, SHOWN)
-            return shown(Puzzle.from_image(
-                small, grid or 3, gap=gap, jitter=jitter, missing=missing, seed=seed))  # fmt: skip
+            return shown(
+                Puzzle.from_image(
+                    small, grid or 3, gap=gap, jitter=jitter, missing=missing, seed=seed
+                )
+            )
 
         result: a.Pieces = await in_thread(work, picture)
         return result
@@ -219,8 +252,11 @@ def create_app(
         work = partial(intake.read_puzzle, pieces, zipped, picture, grid, limits, pixels=pixels)
         return await in_thread(work), form
 
-    @app.post("/api/open", tags=["puzzles"], openapi_extra=form_schema(
-        PIECE_FILES, {"grid": SOLVE_FIELDS["grid"]}))  # fmt: skip
+    @app.post(
+        "/api/open",
+        tags=["puzzles"],
+        openapi_extra=form_schema(PIECE_FILES, {"grid": SOLVE_FIELDS["grid"]}),
+    )
     async def open_(request: Request) -> a.Pieces:
         """Read a person's own pieces, and give them back one by one."""
         puzzle, _ = await take_puzzle(request, {"grid"}, SHOWN * SHOWN)
@@ -231,8 +267,10 @@ def create_app(
     async def solve(request: Request) -> a.Solved:
         """Find the cell of every piece."""
         puzzle, form = await take_puzzle(request, set(SOLVE_FIELDS), intake.SOLVE_PIXELS)
-        kind = (intake.choice(form, "solver", base.solver, SOLVERS),
-                intake.choice(form, "decode", base.decoding, METHODS))  # fmt: skip
+        kind = (
+            intake.choice(form, "solver", base.solver, SOLVERS),
+            intake.choice(form, "decode", base.decoding, METHODS),
+        )
         given = intake.given_of(intake.text(form, "given"), puzzle)
         answer = app.state.batcher.submit(kind, puzzle, given)
         solution = await answered(request, answer, limits.solve_s)
@@ -240,11 +278,15 @@ def create_app(
         if intake.whole(form, "symbols", 0, 1):
             symbols = (await in_thread(tokenizer.encode, puzzle.pieces)).tolist()
         return a.Solved(
-            positions=solution.positions.tolist(), order=[int(i) for i in solution.order],
+            positions=solution.positions.tolist(),
+            order=[int(i) for i in solution.order],
             confidences=np.clip(solution.confidences, 0, 1).round(4).tolist(),
-            alternatives=[p.tolist() for p in solution.alternatives], grid=list(solution.grid),
-            solver=solution.solver, seconds=round(solution.seconds, 4), symbols=symbols,
-        )  # fmt: skip
+            alternatives=[p.tolist() for p in solution.alternatives],
+            grid=list(solution.grid),
+            solver=solution.solver,
+            seconds=round(solution.seconds, 4),
+            symbols=symbols,
+        )
 
     @app.post("/api/read", tags=["reading"])
     async def read(question: a.Question) -> a.Reading:
@@ -252,9 +294,13 @@ def create_app(
         result: a.Reading = await in_thread(glass.read, question)
         return result
 
-    @app.post("/api/gif", tags=["puzzles"], response_class=Response, responses={
-        200: {"content": {"image/gif": {}}, "description": "The animation."}},
-        openapi_extra=form_schema(PIECE_FILES, GIF_FIELDS))  # fmt: skip
+    @app.post(
+        "/api/gif",
+        tags=["puzzles"],
+        response_class=Response,
+        responses={200: {"content": {"image/gif": {}}, "description": "The animation."}},
+        openapi_extra=form_schema(PIECE_FILES, GIF_FIELDS),
+    )
     async def animation(request: Request) -> Response:
         """Draw the pieces moving to their places."""
         puzzle, form = await take_puzzle(request, set(GIF_FIELDS), gif.PIXELS)
@@ -302,8 +348,10 @@ def _handle_errors(app: FastAPI) -> None:
         code = {400: "bad_request", 404: "not_found", 405: "not_allowed"}.get(
             error.status_code, "refused"
         )
-        told = {404: "There is nothing at this address.",
-                405: "This address does not take that method."}  # fmt: skip
+        told = {
+            404: "There is nothing at this address.",
+            405: "This address does not take that method.",
+        }
         message = told.get(error.status_code, intake.one_line(str(error.detail)))
         return problem(a.Refused(error.status_code, code, message, **(error.headers or {})))
 
@@ -332,9 +380,17 @@ def serve(
 
     app = create_app(model, limits=limits, hosts=LOOPBACK if host in LOOPBACK else None, **options)
     uvicorn.run(
-        app, host=host, port=port, log_level="warning", access_log=False, server_header=False,
-        date_header=False, timeout_keep_alive=15, timeout_graceful_shutdown=60, ws="none",
-    )  # fmt: skip
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=60,
+        ws="none",
+    )
 
 
 __all__ = ["create_app", "serve"]

@@ -41,8 +41,9 @@ def unzip(data: bytes, limits: Limits) -> tuple[list[tuple[str, bytes]], Grid | 
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = [i for i in archive.infolist() if not i.is_dir() and _wanted(i.filename)]
             if sum(i.file_size for i in entries) > limits.unzipped:
-                raise Refused(413, "zip_bomb", "The zip unpacks to more than "
-                              f"{limits.unzipped >> 20} MB.")  # fmt: skip
+                raise Refused(
+                    413, "zip_bomb", f"The zip unpacks to more than {limits.unzipped >> 20} MB."
+                )
             by_name = {_base(i.filename): i for i in entries}
             if "puzzle.json" in by_name and by_name["puzzle.json"].file_size <= JSON_BYTES:
                 saved = _saved(read(archive, by_name["puzzle.json"]), by_name)
@@ -53,14 +54,27 @@ def unzip(data: bytes, limits: Limits) -> tuple[list[tuple[str, bytes]], Grid | 
             images = [i for i in entries if i.filename.lower().endswith(IMAGE_SUFFIXES)]
             images = [i for i in images if _base(i.filename) != "shuffled.png"]
             if len(images) > limits.pieces:
-                raise Refused(413, "too_many_pieces", f"The zip holds {len(images)} pictures, at "
-                              f"most {limits.pieces} are allowed.")  # fmt: skip
+                raise Refused(
+                    413,
+                    "too_many_pieces",
+                    f"The zip holds {len(images)} pictures, at most {limits.pieces} are allowed.",
+                )
             if not images:
                 raise Refused(422, "bad_zip", "The zip holds no pictures.")
             images.sort(key=lambda i: natural(i.filename))
             return [(_base(i.filename), read(archive, i)) for i in images], None, None
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError,
-            ValueError, UnicodeError, OverflowError, MemoryError) as error:  # fmt: skip
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        OSError,
+        RuntimeError,
+        NotImplementedError,
+        ValueError,
+        UnicodeError,
+        OverflowError,
+        MemoryError,
+    ) as error:
         raise Refused(422, "bad_zip", "The zip file is damaged, cut short or encrypted.") from error
 
 

@@ -50,8 +50,15 @@ def draw(puzzle: Puzzle, positions: list[int], order: list[int]) -> bytes:
     palette = sheet.quantize(255, Image.Quantize.MEDIANCUT)
     small = [f.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG) for f in frames]
     buffer = io.BytesIO()
-    small[0].save(buffer, format="GIF", save_all=True, append_images=small[1:], duration=lengths,
-                  loop=0, optimize=False)  # fmt: skip
+    small[0].save(
+        buffer,
+        format="GIF",
+        save_all=True,
+        append_images=small[1:],
+        duration=lengths,
+        loop=0,
+        optimize=False,
+    )
     return buffer.getvalue()
 
 

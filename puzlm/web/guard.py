@@ -109,9 +109,12 @@ class Guard:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
-                raise Refused(408, "too_slow", f"The request took longer than "
-                              f"{self.limits.upload_s:g} s to arrive.", Connection="close"
-                              ) from None  # fmt: skip
+                raise Refused(
+                    408,
+                    "too_slow",
+                    f"The request took longer than {self.limits.upload_s:g} s to arrive.",
+                    Connection="close",
+                ) from None
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
                 more = message.get("more_body", False)
@@ -124,8 +127,12 @@ class Guard:
 
 def _too_large(allowed: int) -> Refused:
     # Without "close" the server would read the rest, to throw it away.
-    return Refused(413, "too_large", f"The request is larger than the {allowed >> 20} MB allowed.",
-                   Connection="close")  # fmt: skip
+    return Refused(
+        413,
+        "too_large",
+        f"The request is larger than the {allowed >> 20} MB allowed.",
+        Connection="close",
+    )
 
 
 def _host(value: str) -> str:

@@ -54,9 +54,12 @@ async def read_form(
     if not kind.lower().startswith("multipart/form-data"):
         raise Refused(415, "not_a_form", "Send the request as multipart/form-data.")
     parser = _WholeForm(
-        request.headers, request.stream(), max_files=limits.pieces + 1, max_fields=32,
+        request.headers,
+        request.stream(),
+        max_files=limits.pieces + 1,
+        max_fields=32,
         max_part_size=FIELD_BYTES,
-    )  # fmt: skip
+    )
     try:
         form = await parser.parse()
     except MultiPartException as error:
@@ -75,8 +78,12 @@ async def read_form(
         if name not in allowed:
             await form.close()
             what = "a file" if isinstance(value, UploadFile) else "a field"
-            raise Refused(422, "unknown_field", f"The form has {what} '{label(name)}', known are "
-                          f"{', '.join(sorted(allowed)) or 'none'}.")  # fmt: skip
+            raise Refused(
+                422,
+                "unknown_field",
+                f"The form has {what} '{label(name)}', known are "
+                f"{', '.join(sorted(allowed)) or 'none'}.",
+            )
     return form
 
 
@@ -94,8 +101,11 @@ def number(form: FormData, name: str, default: float, low: float, high: float) -
     except ValueError:
         value = float("nan")
     if not low <= value <= high:
-        raise Refused(422, "bad_field", f"Field {name} is '{label(raw)}', it must be a number from "
-                      f"{low:g} to {high:g}.")  # fmt: skip
+        raise Refused(
+            422,
+            "bad_field",
+            f"Field {name} is '{label(raw)}', it must be a number from {low:g} to {high:g}.",
+        )
     return value
 
 
@@ -139,8 +149,11 @@ def grid_of(raw: str, limits: Limits) -> Grid | None:
         raise Refused(422, "bad_grid", "A grid is one number (3) or rows x columns (3x4).")
     grid = parse_grid(raw)
     if grid[0] * grid[1] > limits.pieces:
-        raise Refused(413, "too_many_pieces", f"A {grid[0]}x{grid[1]} grid has more than the "
-                      f"{limits.pieces} cells allowed.")  # fmt: skip
+        raise Refused(
+            413,
+            "too_many_pieces",
+            f"A {grid[0]}x{grid[1]} grid has more than the {limits.pieces} cells allowed.",
+        )
     return grid
 
 
@@ -152,12 +165,17 @@ def given_of(raw: str, puzzle: Puzzle) -> dict[int, int]:
             raise ValueError
         given = {int(piece): cell for piece, cell in record.items()}
     except (ValueError, RecursionError) as error:
-        raise Refused(422, "bad_given", 'Field given must be JSON such as {"0": 4}: piece to cell.'
-                      ) from error  # fmt: skip
+        raise Refused(
+            422, "bad_given", 'Field given must be JSON such as {"0": 4}: piece to cell.'
+        ) from error
     for piece, cell in given.items():
         if not 0 <= piece < len(puzzle.pieces) or not 0 <= cell < puzzle.cells:
-            raise Refused(422, "bad_given", f"Given piece {piece} in cell {cell}: there are "
-                          f"{len(puzzle.pieces)} pieces and {puzzle.cells} cells.")  # fmt: skip
+            raise Refused(
+                422,
+                "bad_given",
+                f"Given piece {piece} in cell {cell}: there are "
+                f"{len(puzzle.pieces)} pieces and {puzzle.cells} cells.",
+            )
     if len(set(given.values())) != len(given):
         raise Refused(422, "bad_given", "Two given pieces lie in the same cell.")
     return given
@@ -181,14 +199,20 @@ class Budget:
                 with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                     width, height = image.size
         except Image.DecompressionBombError as error:
-            raise Refused(413, "too_many_pixels", f"{name}: too many pixels, a request may hold "
-                          f"{self.allowed:,} in all.") from error  # fmt: skip
+            raise Refused(
+                413,
+                "too_many_pixels",
+                f"{name}: too many pixels, a request may hold {self.allowed:,} in all.",
+            ) from error
         except Exception as error:  # Pillow raises many kinds on bad headers: all mean the same
             raise Refused(422, "bad_image", f"{name}: not a picture that can be read.") from error
         self.left -= width * height
         if self.left < 0:
-            raise Refused(413, "too_many_pixels", f"{name}: {width} x {height} pixels, a request "
-                          f"may hold {self.allowed:,} in all.")  # fmt: skip
+            raise Refused(
+                413,
+                "too_many_pixels",
+                f"{name}: {width} x {height} pixels, a request may hold {self.allowed:,} in all.",
+            )
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -235,13 +259,21 @@ def shrink(pieces: Pixels, pixels: int) -> Pixels:
 
 
 def read_puzzle(
-    pieces: list[tuple[str, bytes]], archive: bytes | None, picture: tuple[str, bytes] | None,
-    grid: Grid | None, limits: Limits, *, pixels: int = SOLVE_PIXELS,
-) -> Puzzle:  # fmt: skip
+    pieces: list[tuple[str, bytes]],
+    archive: bytes | None,
+    picture: tuple[str, bytes] | None,
+    grid: Grid | None,
+    limits: Limits,
+    *,
+    pixels: int = SOLVE_PIXELS,
+) -> Puzzle:
     """Make a puzzle of piece files, a zip of them, or one shuffled picture."""
     if (bool(pieces) + (archive is not None) + (picture is not None)) != 1:
-        raise Refused(422, "no_pieces", "Send either files named 'pieces', or one 'zip', or one "
-                      "shuffled 'picture'.")  # fmt: skip
+        raise Refused(
+            422,
+            "no_pieces",
+            "Send either files named 'pieces', or one 'zip', or one shuffled 'picture'.",
+        )
     budget, truth = Budget(limits.pixels), None
     if len(pieces) == 1 and zipfile.is_zipfile(io.BytesIO(pieces[0][1])):
         archive, pieces = pieces[0][1], []
@@ -257,12 +289,17 @@ def read_puzzle(
         pieces, known, truth = unzip(archive, limits)
         grid = grid or known
     if len(pieces) > limits.pieces:
-        raise Refused(413, "too_many_pieces", f"{len(pieces)} pieces, at most {limits.pieces} are "
-                      "allowed.")  # fmt: skip
+        raise Refused(
+            413, "too_many_pieces", f"{len(pieces)} pieces, at most {limits.pieces} are allowed."
+        )
     grid = grid or guess_grid(len(pieces))
     if len(pieces) > grid[0] * grid[1]:
-        raise Refused(422, "bad_grid", f"{len(pieces)} pieces, a {grid[0]}x{grid[1]} grid has only "
-                      f"{grid[0] * grid[1]} cells; choose a larger grid.")  # fmt: skip
+        raise Refused(
+            422,
+            "bad_grid",
+            f"{len(pieces)} pieces, a {grid[0]}x{grid[1]} grid has only "
+            f"{grid[0] * grid[1]} cells; choose a larger grid.",
+        )
     images = [budget.pixels(data, name) for name, data in pieces]
     for (name, _), piece in zip(pieces, images, strict=True):
         if piece.shape != images[0].shape:

@@ -62,8 +62,12 @@ class Glass:
             for token in symbols
         )
         if not good:
-            raise Refused(422, "bad_symbols", f"Each super-token must be {shape[1]} positions of "
-                          f"{shape[2]} symbols from 0 to {s.vocab_size - 1}.")  # fmt: skip
+            raise Refused(
+                422,
+                "bad_symbols",
+                f"Each super-token must be {shape[1]} positions of "
+                f"{shape[2]} symbols from 0 to {s.vocab_size - 1}.",
+            )
         return np.array(symbols, np.int64)
 
     # ---- pictures ---------------------------------------------------------------------------
@@ -155,8 +159,11 @@ class Glass:
             )
         for side, other in around.items():
             if side not in SIDES or not 0 <= other < len(tokens) or other == piece:
-                raise Refused(422, "bad_neighbours", "Neighbours are other pieces, by the names "
-                              "top, right, bottom and left.")  # fmt: skip
+                raise Refused(
+                    422,
+                    "bad_neighbours",
+                    "Neighbours are other pieces, by the names top, right, bottom and left.",
+                )
         scores = self._scores(tokens)
         mine = self.strips(tokens[piece])
         sides: list[Side] = []
@@ -171,25 +178,39 @@ class Glass:
                 view = self.strips(tokens[other])[facing].swapaxes(0, 1)
                 entry.neighbour, entry.other_strip = other, data_url(_levels(view))
                 entry.positions = [
-                    Position(own=a, other=b, closeness=[
-                        self.closeness(k, u, v) for k, (u, v) in enumerate(zip(a, b, strict=True))
-                    ])
+                    Position(
+                        own=a,
+                        other=b,
+                        closeness=[
+                            self.closeness(k, u, v)
+                            for k, (u, v) in enumerate(zip(a, b, strict=True))
+                        ],
+                    )
                     for a, b in zip(own.tolist(), theirs.tolist(), strict=True)
-                ]  # fmt: skip
+                ]
                 if scores is not None:
                     right, below = scores
-                    row = {"top": below[:, piece], "right": right[piece],
-                           "bottom": below[piece], "left": right[:, piece]}[name]  # fmt: skip
+                    row = {
+                        "top": below[:, piece],
+                        "right": right[piece],
+                        "bottom": below[piece],
+                        "left": right[:, piece],
+                    }[name]
                     others = np.delete(row, piece)
                     weight = np.exp(others - others.max())
                     entry.rank = int((others > row[other]).sum()) + 1
                     entry.share = round(float(np.exp(row[other] - others.max()) / weight.sum()), 4)
             sides.append(entry)
         return Reading(
-            piece=piece, text=self.tokenizer.text(tokens[piece]),
-            picture=data_url(self.picture(tokens[piece])), granularity=self.B, layers=self.layers,
-            walk=self._walk(), sides=sides, candidates=len(tokens) - 1,
-        )  # fmt: skip
+            piece=piece,
+            text=self.tokenizer.text(tokens[piece]),
+            picture=data_url(self.picture(tokens[piece])),
+            granularity=self.B,
+            layers=self.layers,
+            walk=self._walk(),
+            sides=sides,
+            candidates=len(tokens) - 1,
+        )
 
     def _walk(self) -> list[list[int]]:
         """(row, column) of each symbol around a (B + 2) x (B + 2) frame, in reading order."""

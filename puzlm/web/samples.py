@@ -78,8 +78,11 @@ def shore() -> Image.Image:
     out += (38 * np.clip(clouds - 0.12, 0, 1) * (y < 0.5))[..., None] * np.array([1.3, 0.8, 0.7])
     disc = np.clip((0.062 - far) * n / 3, 0, 1)[..., None]
     out = out * (1 - disc) + disc * gradient([(0, "#fff3c4"), (1, "#ffcf6b")], (y - 0.34) / 0.12)
-    for base, height, tint, seed in ((0.53, 0.10, "#7a4f82", 1), (0.555, 0.085, "#4d3a6b", 5),
-                                     (0.57, 0.06, "#2c2850", 11)):  # fmt: skip
+    for base, height, tint, seed in (
+        (0.53, 0.10, "#7a4f82", 1),
+        (0.555, 0.085, "#4d3a6b", 5),
+        (0.57, 0.06, "#2c2850", 11),
+    ):
         line = base - height * (0.35 + ridge(x, seed)) * (0.4 + 0.9 * np.abs(x - 0.62))
         hill = np.clip((y - line) * n / 2, 0, 1)[..., None]
         tone = gradient([(0, tint), (1, "#e08a78")], np.clip((y - line) * 3.2, 0, 1))
@@ -108,14 +111,27 @@ def shore() -> Image.Image:
     for step in range(17):
         top, wide = 0.2 + step * 0.036, 0.028 + step * 0.0105
         left, right = wide * rng.uniform(0.7, 1.1), wide * rng.uniform(0.7, 1.1)
-        pen.polygon([(n * 0.152, n * (top - 0.045)), (n * (0.152 + right), n * (top + 0.035)),
-                     (n * 0.157, n * (top + 0.018)), (n * (0.152 - left), n * (top + 0.035))],
-                    "#0f0d20")  # fmt: skip
+        pen.polygon(
+            [
+                (n * 0.152, n * (top - 0.045)),
+                (n * (0.152 + right), n * (top + 0.035)),
+                (n * 0.157, n * (top + 0.018)),
+                (n * (0.152 - left), n * (top + 0.035)),
+            ],
+            "#0f0d20",
+        )
     for bird in range(6):
         bx, by, s = 0.36 + 0.05 * bird, 0.2 + 0.022 * ((bird * 7) % 5), 0.014
         for turn in (-1, 1):
-            pen.line([(n * bx, n * by), (n * (bx + turn * s * 0.6), n * (by - s * 0.7)),
-                      (n * (bx + turn * s * 1.3), n * (by - s * 0.3))], "#241a38", 5)  # fmt: skip
+            pen.line(
+                [
+                    (n * bx, n * by),
+                    (n * (bx + turn * s * 0.6), n * (by - s * 0.7)),
+                    (n * (bx + turn * s * 1.3), n * (by - s * 0.3)),
+                ],
+                "#241a38",
+                5,
+            )
     return finish(np.asarray(image, np.float64))
 
 
@@ -139,9 +155,12 @@ def mandala() -> Image.Image:
         pen.polygon(out + back[::-1], fill=fill, outline=line, width=n // 300)
 
     rings = [
-        (30, 0.40, 0.69, 0.105, 0.00), (24, 0.31, 0.46, 0.13, 0.08), (18, 0.215, 0.36, 0.17, 0.55),
-        (14, 0.13, 0.255, 0.21, 0.93), (9, 0.035, 0.165, 0.33, 0.12),
-    ]  # fmt: skip
+        (30, 0.40, 0.69, 0.105, 0.00),
+        (24, 0.31, 0.46, 0.13, 0.08),
+        (18, 0.215, 0.36, 0.17, 0.55),
+        (14, 0.13, 0.255, 0.21, 0.93),
+        (9, 0.035, 0.165, 0.33, 0.12),
+    ]
     for number, (count, inner, outer, wide, shift) in enumerate(rings):
         for k in range(count):
             a = 2 * math.pi * (k + 0.5 * (number % 2)) / count
@@ -162,8 +181,14 @@ def poster() -> Image.Image:
     """Large letters over bands of colour, as printed posters have them."""
     n, y, x = plane()
     out = gradient([(0, "#f6ead2"), (0.6, "#f3d9b0"), (1, "#e9b98a")], 0.75 * y + 0.25 * x)
-    for r, colour in ((0.35, "#e4572e"), (0.295, "#f08a3c"), (0.24, "#f3b13e"), (0.185, "#17736b"),
-                      (0.13, "#0f4c5c"), (0.075, "#f6ead2")):  # fmt: skip
+    for r, colour in (
+        (0.35, "#e4572e"),
+        (0.295, "#f08a3c"),
+        (0.24, "#f3b13e"),
+        (0.185, "#17736b"),
+        (0.13, "#0f4c5c"),
+        (0.075, "#f6ead2"),
+    ):
         disc = np.clip((r - np.hypot(x - 0.78, y - 0.47)) * n / 2, 0, 1)[..., None]
         rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)], np.float64)
         out = out * (1 - disc) + disc * rgb
@@ -172,8 +197,11 @@ def poster() -> Image.Image:
     fonts = Path("/usr/share/fonts/truetype/dejavu")
     bold = ImageFont.truetype(str(fonts / "DejaVuSans-Bold.ttf"), round(n * 0.215))
     slim = ImageFont.truetype(str(fonts / "DejaVuSans.ttf"), round(n * 0.037))
-    for text, at, fill in (("READ", 0.06, "#132a3e"), ("THE", 0.345, "#c8371b"),
-                           ("EDGES", 0.61, "#132a3e")):  # fmt: skip
+    for text, at, fill in (
+        ("READ", 0.06, "#132a3e"),
+        ("THE", 0.345, "#c8371b"),
+        ("EDGES", 0.61, "#132a3e"),
+    ):
         size = bold if text != "EDGES" else bold.font_variant(size=round(n * 0.225))
         pen.text((n * 0.045, n * at), text, fill, size)
     pen.rectangle([n * 0.055, n * 0.885, n * 0.945, n * 0.889], "#132a3e")
@@ -206,15 +234,32 @@ def town() -> Image.Image:
         pen.rectangle([n * left, n * top, n * (left + wide), n * 0.76], wall)
         kind = number % 3
         if kind == 0:
-            pen.polygon([(n * (left - 0.008), n * top), (n * (left + wide / 2), n * (top - 0.09)),
-                         (n * (left + wide + 0.008), n * top)], "#8c3b4a")  # fmt: skip
+            pen.polygon(
+                [
+                    (n * (left - 0.008), n * top),
+                    (n * (left + wide / 2), n * (top - 0.09)),
+                    (n * (left + wide + 0.008), n * top),
+                ],
+                "#8c3b4a",
+            )
         elif kind == 1:
             for k in range(3):
-                pen.rectangle([n * (left + wide * (0.05 + 0.32 * k)), n * (top - 0.03),
-                               n * (left + wide * (0.27 + 0.32 * k)), n * top], wall)  # fmt: skip
+                pen.rectangle(
+                    [
+                        n * (left + wide * (0.05 + 0.32 * k)),
+                        n * (top - 0.03),
+                        n * (left + wide * (0.27 + 0.32 * k)),
+                        n * top,
+                    ],
+                    wall,
+                )
         else:
-            pen.pieslice([n * left, n * (top - wide / 2), n * (left + wide), n * (top + wide / 2)],
-                         180, 360, "#3f7a72")  # fmt: skip
+            pen.pieslice(
+                [n * left, n * (top - wide / 2), n * (left + wide), n * (top + wide / 2)],
+                180,
+                360,
+                "#3f7a72",
+            )
         columns = 3 if wide > 0.11 else 2
         for row in range(int((0.74 - top) / 0.052)):
             for column in range(columns):

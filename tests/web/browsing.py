@@ -20,9 +20,15 @@ if not Path(CHROMIUM).exists():
     pytest.skip("chromium is not installed (apt-get install chromium)", allow_module_level=True)
 
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-sync", "--disable-background-networking", "--disable-component-update",
-]  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
 SCREENS = Path(__file__).parents[2] / "docs" / "screens"
 SECONDS = 60_000  # milliseconds that a solve may take on a busy machine
 DESKTOP = {"viewport": {"width": 1360, "height": 900}}

@@ -93,12 +93,15 @@ def test_503_when_full_and_bad_puzzles_spoil_no_others(solver):
 
 def test_a_client_that_hangs_up_leaves_the_queue(solver):
     slow = Slow(solver)
-    with running(create_app(solver=slow, limits=Limits(queue=3))) as address, \
-            ThreadPoolExecutor(4) as pool:  # fmt: skip
+    with (
+        running(create_app(solver=slow, limits=Limits(queue=3))) as address,
+        ThreadPoolExecutor(4) as pool,
+    ):
 
         def send(seconds, count=4):
-            return httpx.post(f"{address}/api/solve", files=[("pieces", GOOD)] * count,
-                              timeout=seconds)  # fmt: skip
+            return httpx.post(
+                f"{address}/api/solve", files=[("pieces", GOOD)] * count, timeout=seconds
+            )
 
         def waiting(count):
             for _ in range(500):

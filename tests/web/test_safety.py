@@ -85,8 +85,9 @@ def test_ctrl_c_finishes_answers_in_flight(tmp_path, make):
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": str(root),
     }
-    process = subprocess.Popen([sys.executable, "-c", code], env=env, cwd=tmp_path,
-                               stderr=subprocess.PIPE)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=env, cwd=tmp_path, stderr=subprocess.PIPE
+    )
     try:
         address = f"http://127.0.0.1:{port}"
         for _ in range(600):
@@ -97,8 +98,10 @@ def test_ctrl_c_finishes_answers_in_flight(tmp_path, make):
                 time.sleep(0.1)
         with ThreadPoolExecutor(3) as pool:
             files = piece_files(puzzle)
-            sent = [pool.submit(httpx.post, f"{address}/api/solve", files=files, timeout=60)
-                    for _ in range(3)]  # fmt: skip
+            sent = [
+                pool.submit(httpx.post, f"{address}/api/solve", files=files, timeout=60)
+                for _ in range(3)
+            ]
             time.sleep(0.6)
             process.send_signal(signal.SIGINT)
             assert [s.result().json()["positions"] for s in sent] == [puzzle["truth"]] * 3
