@@ -255,7 +255,7 @@ def analyze(
     `model` is a trained model's folder, or a tokenizer's: it gives looks and embeddings. The
     figure of the paper shows the first file of each group, the second one every gap.
     """
-    from puzlm import plots
+    from puzlm.analysis_plots import beyond, sequence_analysis
 
     if not token_paths:
         raise TokensError("no token files given; make one with: puzlm tokenize")
@@ -297,8 +297,8 @@ def analyze(
     folder = Path(out)
     write_bytes(folder / "analysis.json", (json.dumps(result) + "\n").encode())
     for suffix in ("png", "svg"):
-        plots.sequence_analysis(result, folder / f"analysis.{suffix}")
-        plots.beyond(result, folder / f"analysis-beyond.{suffix}")
+        sequence_analysis(result, folder / f"analysis.{suffix}")
+        beyond(result, folder / f"analysis-beyond.{suffix}")
     return result
 
 

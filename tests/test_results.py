@@ -115,7 +115,8 @@ def test_other_decodings_stand_below_the_usual_one_and_say_so(made):
     assert not any("decoded" in x for x in (lines[0], lines[1], lines[3]))
 
 
-def test_training_minutes_add_up_over_a_resumed_run(made, tmp_path):
+def test_training_minutes_add_up_over_a_resumed_run(tmp_path):
+    made = load("results_costs")
     lines = [{"step": i, "seconds": s} for i, s in enumerate((30, 60, 90, 20, 30))]
     log = tmp_path / "run.metrics.jsonl"
     log.write_text("".join(json.dumps(x) + "\n" for x in [*lines, {"step": 9, "exam": 1}]))
