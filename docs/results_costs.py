@@ -34,19 +34,20 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def levers_table(path: Path = ROOT / "docs" / "study" / "rows.jsonl") -> str:
     """Rows of the study that change one thing of the base, and other ways to decode one model."""
-    lines = [line for line in read_rows(path) if line["status"] == "done"]
-    base = [line for line in lines if line["name"] == "base"]
-    again = [line for line in lines if line["name"] == "test-time"]
-    if not base:
+    found: dict[str, list] = {}
+    for line in read_rows(path):
+        if line["status"] == "done":
+            found.setdefault(line["name"], []).append(line)
+    if "base" not in found:
         return "No levers were measured yet."
-    kinds = list(base[0]["results"])
-    found = {name: [x for x in lines if x["name"] == name] for name in (x["name"] for x in lines)}
-    short = of_time(found.values(), long=False)
-    between = " and ".join(f"{deviation(short, kind):.1f}" for kind in kinds)
+    names = [name for name, mine in found.items() if mine[0]["group"] == "levers"]
+    kinds = list(found["base"][0]["results"])
+    again = found.get("test-time", [])
 
-    def row(name: str, mine: list, cost: str, way: str = "valid", other: list = base) -> list[str]:
+    def row(name: str, mine: list, other: list, cost: str, way: str = "valid") -> list[str]:
         own = [interval(scores(mine, k, way, "absolute")) for k in kinds]
-        gains = [gain(mine, other, k, way, "valid") if mine is not base else None for k in kinds]
+        alike = mine is other and way == "valid"
+        gains = [None if alike else gain(mine, other, k, way, "valid") for k in kinds]
         more = [interval(vars(g), "+") if g else "" for g in gains]
         return [name, *own, *more, str(len(mine)), cost]
 
@@ -54,31 +55,42 @@ def levers_table(path: Path = ROOT / "docs" / "study" / "rows.jsonl") -> str:
         more = f" + {line['side_seconds']:.0f} s before" if "side_seconds" in line else ""
         return f"{line['puzzles_seen'] / line['seconds'] / 1e3:.1f}{more}"
 
-    rows = [row("base", base, rate(base[0]))]
-    rows += [
-        row(str(mine[0]["x"]), mine, rate(mine[0]))
-        for mine in found.values()
-        if mine[0]["group"] == "levers"
-    ]
-    for way, text in WAYS.items() if again else ():
-        cost = f"{again[0]['results'][kinds[-1]][way]['ms']:.1f} ms a puzzle"
-        rows.append(row(text, again, cost, way, again))
+    def levers(prefix: str) -> str:
+        base = found[f"{prefix}base"]
+        here = [("base", base), *((n, found.get(prefix + n, [])) for n in names)]
+        rows = [
+            row(str(mine[0]["x"] or name), mine, base, rate(mine[0]))
+            if mine
+            else [str(found[name][0]["x"]), "not run", *[""] * 5]
+            for name, mine in here
+        ]
+        rivals = of_time(found.values(), long=bool(prefix))
+        between = " and ".join(f"{deviation(rivals, kind):.1f}" for kind in kinds)
+        time, cost = f"{base[0]['settings']['seconds']:g} s", "thousand training puzzles/s"
+        said = f"**{time}** (seeds of one row differ by a standard deviation of {between} points):"
+        return f"{said}\n\n{table([*head, cost], rows)}"
+
     head = [
         "lever",
         *(f"{k}, absolute" for k in kinds),
         *(f"gain, {k}" for k in kinds),
         "seeds",
-        "thousand training puzzles/s, or decoding time",
     ]
     about = (
-        f"Small models, {base[0]['settings']['seconds']:g} s on one {base[0]['device']} each, "
+        f"Small models, each trained for the same time on one {found['base'][0]['device']}, "
         "validation puzzles; the base is the paper's tokenizer with heads and centroid start. "
-        "Accuracies and gains are those of the mean over the seeds, gains puzzle by puzzle; those "
-        "of the decodings are against one pass of the same model. Seeds of one row differ as well "
-        f"(standard deviation {between} points): gains below twice that say nothing. "
-        "[The study](study.md) has all rows and the verdicts."
+        "Accuracies and gains are those of the mean over the seeds, gains puzzle by puzzle; gains "
+        "below twice what seeds differ by say nothing. [The study](study.md) has all rows and the "
+        "verdicts."
     )
-    return f"{about}\n\n{table(head, rows)}"
+    parts = [about, *(levers(prefix) for prefix in ("long-", "") if f"{prefix}base" in found)]
+    if again:
+        ways = again[0]["results"][kinds[-1]]
+        rows = [row(WAYS[w], again, again, f"{ways[w]['ms']:.1f}", w) for w in WAYS if w in ways]
+        first = row("one pass", again, again, f"{ways['valid']['ms']:.1f}")
+        said = "**Decoding**, the base of the shorter time, against one pass of the same model:"
+        parts.append(f"{said}\n\n{table([*head, 'ms a puzzle'], [first, *rows])}")
+    return "\n\n".join(parts)
 
 
 def minutes(path: Path) -> float | None:

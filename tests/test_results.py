@@ -152,7 +152,7 @@ def test_levers_are_rows_of_the_study(made, tmp_path):
     path = tmp_path / "rows.jsonl"
     assert "No levers" in made.levers_table(path)
     rows = [
-        line("base", "base", [0, 0, 9, 9]),
+        line("base", "base", [0, 0, 9, 9], x=None),
         line("strips", "levers", [0, 9, 9, 9]),
         line("order", "switches", [0, 0, 0, 0]),
         line("broken", "levers", [0] * 4, status="failed"),
@@ -162,6 +162,16 @@ def test_levers_are_rows_of_the_study(made, tmp_path):
     assert "| base | 50.0 [49.0, 51.0] | 50.0 [49.0, 51.0] |  |  | 1 | 3.0 |" in text
     assert "| with strips | 75.0 [74.0, 76.0] | 75.0 [74.0, 76.0] | +25.0 [" in text
     assert "order" not in text and "broken" not in text
+    rows += [
+        line("long-base", "long-base", [0, 9, 9, 9], x="base"),
+        line("deep", "levers", [0, 0, 9, 9]),
+        line("long-strips", "long-levers", [9] * 4, x="with strips"),
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = made.levers_table(path)
+    assert "| base | 75.0 [74.0, 76.0] |" in text.split("| with strips |")[0]
+    assert "| with strips | 100.0 [99.0, 101.0] | 100.0 [99.0, 101.0] | +25.0 [" in text
+    assert "| with deep | not run |" in text and "| with deep | 50.0 [" in text
 
 
 def test_calibration_intervals_are_over_puzzles():

@@ -161,7 +161,9 @@ def test_scores_are_of_the_mean_over_seeds(study):
     lines = [line("base", 0, 40), line("base", 1, 60)]
     score = study.drawn.scores(lines, "art-3x3", "valid", "absolute")
     assert score["value"] == 50 and 40 < score["low"] < 50 < score["high"] < 60
-    assert study.drawn.scores(lines[:1], "art-3x3", "valid", "absolute")["low"] == 38  # as in the file
+    assert (
+        study.drawn.scores(lines[:1], "art-3x3", "valid", "absolute")["low"] == 38
+    )  # as in the file
     assert study.drawn.scores(lines, "art-3x3", "views-8", "absolute") is None
 
 
