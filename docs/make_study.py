@@ -3,7 +3,7 @@
 python docs/make_study.py
 
 study.template.md holds the words; every measured number in it is a {name} that is filled in from
-docs/analysis/**/analysis.json, docs/study/rows.jsonl and memory.json, and runs/study-shared.json.
+docs/analysis/**/analysis.json, docs/study/rows.jsonl and memory.json.
 Rows of plans/study.toml that have not been run are named as missing.
 """
 
@@ -193,45 +193,6 @@ def memory_numbers(plan: Plan, record: dict[str, Any]) -> Numbers:
     }
 
 
-def shared_numbers(plan: Plan, found: dict[str, Lines], record: dict[str, Any]) -> Numbers:
-    """Rows that trained six at a time (runs/study-shared.json), beside the shorter ones alone."""
-    runs: dict[str, Lines] = {}
-    for run in sorted(record["rows"], key=lambda run: run["seed"]):
-        same = "base" if run["name"] == "test-time" else run["name"]  # decoded in more ways
-        runs.setdefault(same, []).append(run)
-    lines = [
-        "| row | alone, shorter: photos / art | side by side: photos, each run "
-        "| art, each run | steps, each run |",
-        "|---|---|---|---|---|",
-    ]
-    for row in (row for row in plan.rows if row.name in runs):
-        short = found.get(row.name, [])
-        alone = [f"{sum(v) / len(v):.1f}" for kind in KINDS if (v := each(short, kind))]
-        cells = [" / ".join(alone) + (f" ({short[0]['seconds']:.0f} s)" if short else "")]
-        cells += [" / ".join(f"{run[kind][0]:.1f}" for run in runs[row.name]) for kind in KINDS]
-        cells.append(" / ".join(f"{run['steps']:,}" for run in runs[row.name]))
-        lines.append(f"| {label(row)} | {' | '.join(cells)} |")
-    pace, steps = record["base_steps_per_second"], [run["steps"] for run in runs["base"]]
-    widest = [f"{196 * (0.25 / record['puzzles'][kind]) ** 0.5:.1f}" for kind in KINDS]
-    numbers = {
-        "shared table": "\n".join(lines),
-        "shared runs": str(len(record["rows"])),
-        "shared seconds": f"{record['seconds']:g}",
-        "shared count": str(record["at_once"]),
-        "shared alone": f"{pace['alone']:.0f}",
-        "shared sum": f"{sum(pace['together']):.0f}",
-        "shared least": f"{min(steps):,}",
-        "shared most": f"{max(steps):,}",
-        "shared photos": widest[0],
-        "shared art": widest[1],
-    }
-    for name, mine in runs.items():
-        values = sorted(run[KINDS[0]][0] for run in mine)
-        text = f"{values[0]:.1f}" if len(values) == 1 else f"{values[0]:.1f} to {values[-1]:.1f}"
-        numbers[f"shared {name}"] = text
-    return numbers
-
-
 # ---- the page -------------------------------------------------------------------------------
 
 
@@ -249,8 +210,6 @@ def render() -> str:
     result, models, plan, lines = load()
     numbers = analysis_numbers(result, models) | ablation_numbers(plan, lines)[0]
     numbers |= memory_numbers(plan, json.loads((DOCS / "study" / "memory.json").read_text()))
-    shared = json.loads((DOCS / "runs" / "study-shared.json").read_text())
-    numbers |= shared_numbers(plan, by_name(lines), shared)
     return (DOCS / "study.template.md").read_text().format_map(numbers)
 
 

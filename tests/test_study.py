@@ -205,34 +205,6 @@ def test_figures_are_drawn_from_few_rows(study, tmp_path):
     assert all((tmp_path / f"{n}.png").stat().st_size > 5000 for n in "abcdef")
 
 
-def test_rows_that_shared_a_card_stand_beside_those_alone(study):
-    """The base is decoded in more ways in a row of its own: one more run of the same."""
-    plan, marks = study.load()[2], {"photos-3x3": [70.0, 9.0], "art-3x3": [30.0, 1.0]}
-    rows = [
-        ("base", 1, 4000),
-        ("test-time", 0, 3000),
-        ("dimension-0", 0, 5000),
-        ("backbones-128-t5", 0, 2000),
-    ]
-    pace = {"alone": 100.0, "together": [30.0, 40.0]}
-    found = [{"name": name, "seed": seed, "steps": n, **marks} for name, seed, n in rows]
-    record = {
-        "seconds": 110,
-        "at_once": 2,
-        "base_steps_per_second": pace,
-        "rows": found,
-        "puzzles": {"photos-3x3": 100, "art-3x3": 400},
-    }
-    made = study.shared_numbers(plan, {"base": [line("base", 0, 50)]}, record)
-    table = made["shared table"].splitlines()[2:]
-    assert table[0] == "| base | 50.0 / 50.0 (9 s) | 70.0 / 70.0 | 30.0 / 30.0 | 3,000 / 4,000 |"
-    assert "| d = no PCA |  | 70.0 | 30.0 | 5,000 |" in table
-    assert "| t5, d_model 128 |  | 70.0 | 30.0 | 2,000 |" in table and len(table) == 3
-    spread = [made[f"shared {what}"] for what in ("sum", "least", "most")]
-    assert spread == ["70", "3,000", "4,000"]  # of the base alone: other rows cost other time
-    assert (made["shared photos"], made["shared art"]) == ("9.8", "4.9")
-
-
 def test_committed_rows_are_whole():
     path = ROOT / "docs" / "study" / "rows.jsonl"
     for text in path.read_text().splitlines():
