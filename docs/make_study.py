@@ -236,7 +236,7 @@ def draw() -> None:
             f[f"long {text}"],
             KINDS,
             folder / f"{name}.png",
-            f"{title}, two minutes each",
+            f"{title}, equal training time",
             shorter=f[text],
         )
     drawn.sizes(f["backbones"], KINDS, folder / "backbones.png")
