@@ -53,7 +53,7 @@ def gather(data: str, out: str, count: str, *names: str) -> None:
         rows = []
         for _, puzzle in islice(read_data(path, PROTOCOLS[name]), many):
             row = {"truth": puzzle.truth, "grid": puzzle.grid, "n": len(puzzle.pieces)}
-            row["bleeding"] = classic.bleeding(puzzle.pieces)
+            row["excess"] = classic.chroma_excess(puzzle.pieces)
             row["pixels"] = classic.evidence(puzzle.pieces)
             row["edges"] = solver.edges.scores(puzzle.pieces)
             symbols = side_symbols(solver.tokenizer.encode(puzzle.pieces), solver.tokenizer)
@@ -81,7 +81,7 @@ SUMS = {
     "... + pixel sides": {"vision": 1, "context": 1, "edges": 0.5},
     "... + pixels": {"vision": 1, "context": 1, "edges": 0.5, "pixels": 0.25},
     "... + language model": WITH_VISION,
-    "language model 1, pixels 1, symbolic sides 0.5, ViT 0.25 (auto, bled)": BLED,
+    "language model 1, ViT 0.5, pixels 0.5, symbolic sides 0.5 (auto, bled)": BLED,
     "... + language model; by agreement pixels 4 or the line above (auto)": {
         **WITH_VISION,
         "agreement": True,
@@ -99,7 +99,7 @@ def arrange(row: dict, weights: dict[str, float]) -> np.ndarray:
             k: agreement(*(_of(x) for x in row[k]), row["grid"])
             for k in ("pixels", "edges", "sides")
         }
-        weights = {**weights, **by_agreement(agree, row["bleeding"] > 0.5)}
+        weights = {**weights, **by_agreement(agree, row["excess"], len(row["truth"]))}
     names = ("context", "edges", "pixels", "sides")
     pairs = {k: tuple(_of(x) for x in row[k]) for k in names if weights.get(k)}
     cells = {k: row[k] for k in ("seq2seq", "vision") if k in weights}

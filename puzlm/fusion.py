@@ -20,9 +20,9 @@ from puzlm.evidence import (
     Evidence,
     Pairs,
     added,
+    border_weights,
     large_board,
     pair_confidence,
-    where_borders_touch,
 )
 from puzlm.puzzle import Puzzle
 from puzlm.solution import Floats, Solution
@@ -63,7 +63,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         w |= BESIDE[puzzle.cells > 9]
     elif whole:
         read = evidence.seq2seq is not None
-        w |= where_borders_touch(puzzle, pairs, partial(_symbolic_sides, solver) if read else None)
+        w |= border_weights(puzzle, pairs, partial(_symbolic_sides, solver) if read else None)
     elif not cells and (large := large_board(puzzle, pairs)) is not None:
         w["pixels"], rolls = large
         frame = solver.frame if rolls and not given else None

@@ -8,7 +8,9 @@ from puzlm.evidence import (
     AHEAD,
     ALIKE,
     BLED,
+    MAYBE,
     SEAMS,
+    SURELY,
     TOUCHING,
     WORN,
     agreement,
@@ -59,14 +61,20 @@ def test_pixels_count_more_where_they_are_ahead_of_learned_sides(photo):
 
 def test_weights_follow_what_agrees_with_itself():
     seams = {"pixels": SEAMS}
-    for pixels, edges, sides, bled, want in (
-        (0.9, 0.9, 0.8, False, seams),
-        (0.9, 0.9, 0.8, True, seams),
-        (0.9, 0.7, 0.8, False, BLED),
-        (0.7, 0.7, 0.9, True, BLED),
-        (0.7, 0.7, 0.9, False, {}),
-        (0.7, 0.6, 0.7, True, {}),
+    clean, maybe, surely = MAYBE - 0.1, (MAYBE + SURELY) / 2, SURELY + 0.1
+    for pixels, edges, sides, excess, want in (
+        (0.9, 0.9, 0.8, clean, seams),
+        (0.9, 0.9, 0.8, maybe, seams),
+        (0.9, 0.7, 0.8, clean, BLED),
+        (0.7, 0.7, 0.9, maybe, BLED),
+        (0.7, 0.7, 0.9, clean, {}),
+        (0.7, 0.6, 0.7, maybe, {}),
+        (0.5, 0.7, 0.6, surely, BLED),
     ):
         agree = {"pixels": pixels, "edges": edges, "sides": sides}
-        assert by_agreement(agree, bled) == want
-    assert by_agreement({"pixels": 0.9}, True) == seams  # no symbols to listen to
+        assert by_agreement(agree, excess, 9) == want
+    assert by_agreement({"pixels": 0.9}, surely, 9) == seams  # no symbols to listen to
+    assert by_agreement({"pixels": 0.5}, surely, 9) == {}
+    # Of a larger grid the language model knows less.
+    larger = by_agreement(agree, surely, 25)
+    assert larger["seq2seq"] < BLED["seq2seq"] and larger["sides"] == BLED["sides"]
