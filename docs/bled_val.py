@@ -4,9 +4,10 @@ python docs/bled_val.py DATA [IMAGES]
 
 Images of DATA/photos-val.tar and art-val.tar are cut 3x3 with gaps from none to half a piece and
 5x5 with gaps up to a quarter, at several sizes, and solved as they are and after their shuffled
-sheet was saved as JPEG; DATA/kaggle/valid.csv and some-train.csv list ready-made puzzles that were.
+sheet was saved as JPEG; DATA/kaggle/valid.csv and some-train.csv (800 of its train split) list
+ready-made ones.
 `auto` is asked as it is, with the weights of clean borders for all, and with those of bled borders
-for all.
+for all. Pieces whose sides JPEG codes apart cannot bleed: those are asked clean only.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def main(data: str, images: str = "100") -> None:
     summary = {}
     for kind, lines in groups.items():
         surely, *marks = 100 * np.mean(lines, 0)
-        summary[kind] = {"puzzles": len(lines), "called bled": round(surely, 1)} | {
+        summary[kind] = {"puzzles": len(lines), "chroma_excess above surely": round(surely, 1)} | {
             name: [round(mark, 1) for mark in marks[2 * k : 2 * k + 2]]
             for k, name in enumerate(WAYS)
         }

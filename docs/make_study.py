@@ -125,7 +125,6 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
             numbers[f"{prefix}best {group}"] = best(group, runs, spread)
     numbers |= {
         "tokenizer facts": tokenizer_facts(found, groups["tokenizers"]),
-        "long tokenizer facts": tokenizer_facts(found, groups["long-tokenizers"]),
         "decoding table": decoding_table(found.get("test-time", [])),
     }
     long = next(r for r in plan.rows if r.name == "long-base")
@@ -231,14 +230,12 @@ def draw() -> None:
         "lever": "Levers of our own recipe",
     }
     for text, title in titles.items():
-        name = "switches" if text == "switch" else f"{text}s"
-        drawn.bars(
-            f[f"long {text}"],
-            KINDS,
-            folder / f"{name}.png",
-            f"{title}, equal training time",
-            shorter=f[text],
-        )
+        path = folder / f"{'switches' if text == 'switch' else f'{text}s'}.png"
+        title = f"{title}, equal training time"
+        if any(runs for name, runs in f[f"long {text}"].items() if name != "base"):
+            drawn.bars(f[f"long {text}"], KINDS, path, title, shorter=f[text])
+        else:
+            drawn.bars(f[text], KINDS, path, title)
     drawn.sizes(f["backbones"], KINDS, folder / "backbones.png")
     drawn.curves(f["curves"], folder / "curves.png")
     drawn.curves(f["learning"], folder / "learning.png")

@@ -36,7 +36,7 @@ def levers_table(path: Path = ROOT / "docs" / "study" / "rows.jsonl") -> str:
     """Rows of the study that change one thing of the base, and other ways to decode one model."""
     found: dict[str, list] = {}
     for line in read_rows(path):
-        if line["status"] == "done":
+        if line["status"] == "done" and "share" not in line["settings"]:
             found.setdefault(line["name"], []).append(line)
     if "base" not in found:
         return "No levers were measured yet."
@@ -80,8 +80,7 @@ def levers_table(path: Path = ROOT / "docs" / "study" / "rows.jsonl") -> str:
         f"Small models, each trained for the same time on one {found['base'][0]['device']}, "
         "validation puzzles; the base is the paper's tokenizer with heads and centroid start. "
         "Accuracies and gains are those of the mean over the seeds, gains puzzle by puzzle; gains "
-        "below twice what seeds differ by say nothing. [The study](study.md) has all rows and the "
-        "verdicts."
+        "may be the seeds' alone. [The study](study.md) has all rows, and says which are clear."
     )
     parts = [about, *(levers(prefix) for prefix in ("long-", "") if f"{prefix}base" in found)]
     if again:

@@ -185,6 +185,7 @@ def bars(
         lines = next(iter(rows.values()))
         shown = dict.fromkeys(ways, lines)
     height = 0.8 / len(kinds)
+    missing = f"not run for {_time(shown)}" if shorter else "not run"
     figure, axes = plt.subplots(figsize=(8.2, 1.2 + 0.55 * len(shown)), layout="constrained")
     for number, kind in enumerate(kinds):
         look = style(kind, list(kinds))
@@ -199,7 +200,7 @@ def bars(
                 score = scores(lines, kind, asked, measure)
                 if score is None:
                     if not full and number == 0:
-                        axes.text(1, place, "not run", va="center", fontsize=8, color=GREY)
+                        axes.text(1, place, missing, va="center", fontsize=8, color=GREY)
                     continue
                 axes.barh(
                     y,

@@ -40,7 +40,7 @@ WORN = 0.5  # pixels beside learned sides in large worn puzzles: docs/runs/weigh
 AGREED = 64  # width of the beam that looks for such an answer; as good for this as a wide one
 # Compressed after shuffling, colours bleed over the cuts: that misleads whoever sees pixels, while
 # symbols hardly change. Chosen on other ready-made puzzles and on validation pictures cut, shuffled
-# and compressed: docs/runs/bled-val.json.
+# and compressed (docs/runs/bled-choices.txt), measured in docs/runs/bled-val.json.
 BLED = {"seq2seq": 1.0, "vision": 0.5, "context": 0.25, "sides": 0.5, "pixels": 0.5, "edges": 0.0}
 BLED_LARGER = {**BLED, "seq2seq": 0.25}  # above 3x3 the language model knows less
 MAYBE, SURELY = 0.2, 0.4  # classic.chroma_excess where it may have been so, where it must have
@@ -155,7 +155,8 @@ def by_agreement(agree: Mapping[str, float], excess: float, cells: int) -> dict[
 
     Bled borders show it in their chroma. Where that leaves doubt, they are known by their symbols:
     these then agree with themselves more than the learned pixel sides do, while on clean borders,
-    touching or worn, it is the reverse.
+    touching or worn, it is the reverse. That bled pixels agree says nothing: they do so on the
+    shuffled picture.
     """
     touch = agree["pixels"] >= TOUCHING
     if "sides" in agree:

@@ -70,6 +70,7 @@ def test_weights_follow_what_agrees_with_itself():
         (0.7, 0.7, 0.9, clean, {}),
         (0.7, 0.6, 0.7, maybe, {}),
         (0.5, 0.7, 0.6, surely, BLED),
+        (0.9, 0.9, 0.8, surely, BLED),  # bled pixels agree on the shuffled picture
     ):
         agree = {"pixels": pixels, "edges": edges, "sides": sides}
         assert by_agreement(agree, excess, 9) == want

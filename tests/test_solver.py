@@ -72,11 +72,12 @@ def test_answers_do_not_depend_on_the_order_of_the_pieces(decoding, photo):
     assert np.array_equal(pictures[0], pictures[1]) and np.array_equal(pictures[1], pictures[2])
 
 
-def test_symbols_are_asked_where_colours_bled(auto, crops):
+@pytest.mark.parametrize(("gap", "least"), [(0.0, 0.9), (0.25, 0.7)])
+def test_symbols_are_asked_where_colours_bled(auto, crops, gap, least):
     """Compressed after shuffling: pixels mislead, and the answer says that symbols were heard."""
     clean, bled = [], []
     for seed, crop in enumerate(c for c in crops if len(c) > 200):
-        puzzle = Puzzle.from_image(crop, 3, seed=seed)
+        puzzle = Puzzle.from_image(crop, 3, gap=gap, seed=seed)
         Image.fromarray(shuffled(puzzle)).save(file := io.BytesIO(), "JPEG", quality=60)
         again = Puzzle.from_shuffled(np.asarray(Image.open(file)), 3)
         clean.append(puzzle)
@@ -85,7 +86,7 @@ def test_symbols_are_asked_where_colours_bled(auto, crops):
     for puzzles in (clean, bled):
         found = auto.solve_many(puzzles)
         right = [absolute(f.positions, p.truth) for f, p in zip(found, puzzles, strict=True)]
-        assert np.mean(right) > 0.9
+        assert np.mean(right) > least
         heard.append(np.mean(["sides" in f.solver for f in found]))
     assert heard[0] < 0.2 and heard[1] > 0.5
 
