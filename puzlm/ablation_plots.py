@@ -226,8 +226,8 @@ def bars(
     axes.axvline(100 / 9, color=GREY, lw=0.8, linestyle=":")
     axes.set_yticks(range(len(shown)), list(shown))
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    time = f"; bars: {_time(shown)}" if shorter else ""
-    axes.set(xlabel=f"accuracy on validation puzzles (%){time}; dotted: chance", title=title)
+    time = f"bars: {_time(shown)}; dotted: chance"
+    axes.set(xlabel=f"accuracy on validation puzzles (%); {time}", title=title)
     axes.set_xlim(0, min(100.5, axes.get_xlim()[1]))  # the whole edge of a bar that ends at 100
     if any(len(lines) > 1 for lines in shown.values()):
         axes.plot([], [], **DOT, label="a seed, absolute")
