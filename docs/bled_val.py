@@ -29,7 +29,7 @@ from puzlm.evaluate import current_commit
 from puzlm.images import iter_images
 from puzlm.metrics import absolute, perfect
 from puzlm.protocols import PROTOCOLS, read_data
-from puzlm.puzzle import Puzzle
+from puzlm.puzzle import Puzzle, shuffled
 from puzlm.solver import Solver
 
 GAPS = {3: (0.0, 0.06, 0.125, 0.25, 0.5), 5: (0.0, 0.125, 0.25)}
@@ -40,12 +40,9 @@ BLOCK = 16  # pixels that JPEG codes together: cuts between blocks do not bleed
 
 def compressed(puzzle: Puzzle, quality: int) -> Puzzle:
     """The same pieces, saved as one JPEG in the order in which they lie."""
-    (rows, columns), side = puzzle.grid, puzzle.pieces.shape[1]
-    sheet = puzzle.pieces.reshape(rows, columns, side, side, 3).swapaxes(1, 2)
-    picture = Image.fromarray(sheet.reshape(rows * side, columns * side, 3))
-    picture.save(file := io.BytesIO(), "JPEG", quality=quality)
-    again = np.asarray(Image.open(file)).reshape(rows, side, columns, side, 3).swapaxes(1, 2)
-    return replace(puzzle, pieces=np.ascontiguousarray(again.reshape(puzzle.pieces.shape)))
+    Image.fromarray(shuffled(puzzle)).save(file := io.BytesIO(), "JPEG", quality=quality)
+    again = Puzzle.from_shuffled(np.asarray(Image.open(file)), puzzle.grid)
+    return replace(puzzle, pieces=again.pieces)
 
 
 def puzzles(data: Path, images: int) -> Iterator[tuple[str, Puzzle]]:
@@ -76,7 +73,7 @@ def never(puzzle: Puzzle, pairs: Any, _: Any) -> dict[str, float]:
 
 def always(puzzle: Puzzle, pairs: Any, symbols: Any) -> dict[str, float]:
     pairs |= symbols(puzzle)
-    return dict(evidence.BLED if puzzle.cells <= 9 else evidence.BLED_LARGER)
+    return dict(evidence.BLED[puzzle.cells > 9])
 
 
 WAYS = {"auto": evidence.border_weights, "never": never, "always": always}
@@ -104,7 +101,7 @@ def main(data: str, images: str = "100") -> None:
         }
     record = {
         "commit": current_commit(),
-        "weights": {"3x3": evidence.BLED, "5x5": evidence.BLED_LARGER},
+        "weights": dict(zip(("3x3", "5x5"), evidence.BLED, strict=True)),
         "maybe, surely": [evidence.MAYBE, evidence.SURELY],
         "marks": "absolute, perfect",
         "summary": summary,

@@ -21,7 +21,6 @@ import numpy as np
 from puzlm import assembly, classic
 from puzlm.evidence import (
     BLED,
-    BLED_LARGER,
     MAYBE,
     SURELY,
     TOUCHING,
@@ -91,10 +90,10 @@ SUMS = {
     "... + pixel sides": {"vision": 1, "context": 1, "edges": 0.5},
     "... + pixels": {"vision": 1, "context": 1, "edges": 0.5, "pixels": 0.25},
     "... + language model": WITH_VISION,
-    "language model 1, ViT 0.5, pixels 0.5, symbolic sides 0.5 (auto, bled)": BLED,
+    "language model 1, ViT 0.5, pixels 0.5, symbolic sides 0.5 (auto, bled)": BLED[0],
     "... + language model; by agreement pixels 4 or the line above (auto)": {
         **WITH_VISION,
-        "agreement": [TOUCHING, MAYBE, SURELY, BLED, BLED_LARGER],
+        "agreement": [TOUCHING, MAYBE, SURELY, *BLED],
     },
     "... + language model with weight 0.5": {**WITH_VISION, "seq2seq": 0.5},
     "all with weight 1": dict.fromkeys(WITH_VISION, 1),

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from statistics import median
 
+from study_tables import by_name
+
 from puzlm.ablate import read_rows
 from puzlm.ablation_plots import deviation, gain, of_time, scores
 
@@ -34,10 +36,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def levers_table(path: Path = ROOT / "docs" / "study" / "rows.jsonl") -> str:
     """Rows of the study that change one thing of the base, and other ways to decode one model."""
-    found: dict[str, list] = {}
-    for line in read_rows(path):
-        if line["status"] == "done" and "share" not in line["settings"]:
-            found.setdefault(line["name"], []).append(line)
+    found = by_name(read_rows(path))
     if "base" not in found:
         return "No levers were measured yet."
     names = [name for name, mine in found.items() if mine[0]["group"] == "levers"]

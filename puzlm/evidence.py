@@ -41,10 +41,9 @@ AGREED = 64  # width of the beam that looks for such an answer; as good for this
 # Compressed after shuffling, colours bleed over the cuts: that misleads whoever sees pixels, while
 # symbols hardly change. Chosen on other ready-made puzzles and on validation pictures cut, shuffled
 # and compressed (docs/runs/bled-choices.txt), measured in docs/runs/bled-val.json.
-BLED = {"seq2seq": 1.0, "vision": 0.5, "context": 0.25, "sides": 0.5, "pixels": 0.5, "edges": 0.0}
-BLED_LARGER = {**BLED, "seq2seq": 0.25}  # above 3x3 the language model knows less
+_BLED = {"vision": 0.5, "context": 0.25, "sides": 0.5, "pixels": 0.5, "edges": 0.0}
+BLED = ({"seq2seq": 1.0, **_BLED}, {"seq2seq": 0.25, **_BLED})  # up to 3x3 and above
 MAYBE, SURELY = 0.2, 0.4  # classic.chroma_excess where it may have been so, where it must have
-
 
 # `symbols`, up to 3x3 and above: the larger the grid, the more pairs of sides there are to ask.
 BESIDE = ({"sides": 0.1, "temperature": 2.0}, {"sides": 1.0, "temperature": 2.0})
@@ -164,7 +163,7 @@ def by_agreement(agree: Mapping[str, float], excess: float, cells: int) -> dict[
         ahead = symbols > agree.get("edges", agree["pixels"])
         doubt = touch or (excess > MAYBE and symbols >= TOUCHING)
         if excess > SURELY or (ahead and doubt):
-            return dict(BLED if cells <= 9 else BLED_LARGER)
+            return dict(BLED[cells > 9])
     return {"pixels": SEAMS} if touch else {}
 
 

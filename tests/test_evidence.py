@@ -65,12 +65,12 @@ def test_weights_follow_what_agrees_with_itself():
     for pixels, edges, sides, excess, want in (
         (0.9, 0.9, 0.8, clean, seams),
         (0.9, 0.9, 0.8, maybe, seams),
-        (0.9, 0.7, 0.8, clean, BLED),
-        (0.7, 0.7, 0.9, maybe, BLED),
+        (0.9, 0.7, 0.8, clean, BLED[0]),
+        (0.7, 0.7, 0.9, maybe, BLED[0]),
         (0.7, 0.7, 0.9, clean, {}),
         (0.7, 0.6, 0.7, maybe, {}),
-        (0.5, 0.7, 0.6, surely, BLED),
-        (0.9, 0.9, 0.8, surely, BLED),  # bled pixels agree on the shuffled picture
+        (0.5, 0.7, 0.6, surely, BLED[0]),
+        (0.9, 0.9, 0.8, surely, BLED[0]),  # bled pixels agree on the shuffled picture
     ):
         agree = {"pixels": pixels, "edges": edges, "sides": sides}
         assert by_agreement(agree, excess, 9) == want
@@ -78,4 +78,4 @@ def test_weights_follow_what_agrees_with_itself():
     assert by_agreement({"pixels": 0.5}, surely, 9) == {}
     # Of a larger grid the language model knows less.
     larger = by_agreement(agree, surely, 25)
-    assert larger["seq2seq"] < BLED["seq2seq"] and larger["sides"] == BLED["sides"]
+    assert larger["seq2seq"] < BLED[0]["seq2seq"] and larger["sides"] == BLED[0]["sides"]
