@@ -7,7 +7,8 @@ Images of DATA/photos-val.tar and art-val.tar are cut 3x3 with gaps from none to
 sheet was saved as JPEG; DATA/kaggle/valid.csv and some-train.csv (800 of its train split) list
 ready-made ones.
 `auto` is asked as it is, with the weights of clean borders for all, and with those of bled borders
-for all. Pieces whose sides JPEG codes apart cannot bleed: those are asked clean only.
+for all. Pieces that JPEG codes in blocks of their own bleed less, by chroma alone: those are asked
+clean only; see section 6 of runs/bled-choices.txt.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from puzlm.solver import Solver
 GAPS = {3: (0.0, 0.06, 0.125, 0.25, 0.5), 5: (0.0, 0.125, 0.25)}
 SIZES = (0, 200, 288, 398, 600)  # pixels of the whole picture; 0 leaves it as it is
 QUALITIES = (50, 75, 90, 95)
-BLOCK = 16  # pixels that JPEG codes together: cuts between blocks do not bleed
+BLOCK = 16  # pixels that JPEG codes together: over cuts between blocks chroma alone runs
 
 
 def compressed(puzzle: Puzzle, quality: int) -> Puzzle:

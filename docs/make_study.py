@@ -123,10 +123,10 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
         figures[f"{prefix}panels"] = panels(base, called)
         for group, runs in figures[f"{prefix}panels"].items():
             numbers[f"{prefix}best {group}"] = best(group, runs, spread)
-    numbers |= {
-        "tokenizer facts": tokenizer_facts(found, groups["tokenizers"]),
-        "decoding table": decoding_table(found.get("test-time", [])),
-    }
+        numbers[f"{prefix}tokenizer facts"] = tokenizer_facts(
+            found, called("base"), groups[called("tokenizers")]
+        )
+    numbers["decoding table"] = decoding_table(found.get("test-time", []))
     long = next(r for r in plan.rows if r.name == "long-base")
     numbers |= {"long seconds": f"{long.seconds:g}", "long puzzles": f"{long.puzzles:,}"}
     for kind in KINDS:

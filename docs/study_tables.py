@@ -126,13 +126,13 @@ def decoding_table(found: Lines) -> str:
     return "\n".join(lines)
 
 
-def tokenizer_facts(found: dict[str, Lines], rows: list[Row]) -> str:
+def tokenizer_facts(found: dict[str, Lines], base: str, rows: list[Row]) -> str:
     lines = [
         "| tokenizer | tokens a piece | symbols | learned numbers (M) | fitted in (s) | codes "
         "used | error / variance |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, text in [("base", "PuzLM's (base)"), *((r.name, str(r.x)) for r in rows)]:
+    for name, text in [(base, "PuzLM's (base)"), *((r.name, str(r.x)) for r in rows)]:
         if name not in found:
             continue
         line = found[name][0]

@@ -44,6 +44,8 @@ AGREED = 64  # width of the beam that looks for such an answer; as good for this
 _BLED = {"vision": 0.5, "context": 0.25, "sides": 0.5, "pixels": 0.5, "edges": 0.0}
 BLED = ({"seq2seq": 1.0, **_BLED}, {"seq2seq": 0.25, **_BLED})  # up to 3x3 and above
 MAYBE, SURELY = 0.2, 0.4  # classic.chroma_excess where it may have been so, where it must have
+# The same above 30 pieces, where no model knows the cells: docs/runs/bled-large-val.json.
+LARGE_BLED = {"pixels": 1.0, "sides": 1.0, "edges": 0.25}
 
 # `symbols`, up to 3x3 and above: the larger the grid, the more pairs of sides there are to ask.
 BESIDE = ({"sides": 0.1, "temperature": 2.0}, {"sides": 1.0, "temperature": 2.0})
@@ -104,22 +106,31 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
     return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
 
 
-def large_board(puzzle: Puzzle, pairs: Pairs) -> tuple[float, bool] | None:
-    """Weight of the pixels in a large whole puzzle, and whether it may come out rolled; else None.
+def large_board(
+    puzzle: Puzzle, pairs: Pairs, symbols: Callable[[Puzzle], Pairs]
+) -> tuple[dict[str, float], bool] | None:
+    """Weights in a large whole puzzle, and whether it may come out rolled; may add to `pairs`.
 
-    No model knows the cells of such a puzzle. Whether its borders touch is told without an
-    arrangement, which is the dear part here: by the share of best buddies.
+    None if it is small or not whole. No model knows the cells of a large puzzle. Whether its
+    borders touch is told without an arrangement, which is the dear part here: by the share of best
+    buddies.
     """
-    from puzlm import assembly
+    from puzlm import assembly, classic
     from puzlm.board import best_buddies
 
     whole = len(puzzle.pieces) == puzzle.cells > assembly.SMALL_GRID
     if not whole or not {"pixels", "edges"} <= set(pairs):
         return None
     pixels = best_buddies(*pairs["pixels"])
-    if pixels >= TOUCHING:
-        return SEAMS, False
-    return ALIKE if pixels - best_buddies(*pairs["edges"]) >= AHEAD else WORN, True
+    edges, rolls = best_buddies(*pairs["edges"]), pixels < TOUCHING
+    excess = classic.chroma_excess(puzzle.pieces)
+    if excess > MAYBE and (more := symbols(puzzle)):
+        if excess > SURELY or best_buddies(*more["sides"]) > edges:  # see by_agreement
+            pairs |= more
+            return dict(LARGE_BLED), rolls
+    if not rolls:
+        return {"pixels": SEAMS}, rolls
+    return {"pixels": ALIKE if pixels - edges >= AHEAD else WORN}, rolls
 
 
 def border_weights(

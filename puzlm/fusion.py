@@ -59,13 +59,14 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         pairs |= _sides_of(solver, puzzle, use, bool(cells))
     # With holes they would pull pieces together that do not touch.
     whole = bool(cells) and n == puzzle.cells > 2
+    symbols = partial(_symbolic_sides, solver)
     if solver.solver == "symbols" and cells:
         w |= BESIDE[puzzle.cells > 9]
     elif whole:
-        read = evidence.seq2seq is not None
-        w |= border_weights(puzzle, pairs, partial(_symbolic_sides, solver) if read else None)
-    elif not cells and (large := large_board(puzzle, pairs)) is not None:
-        w["pixels"], rolls = large
+        w |= border_weights(puzzle, pairs, symbols if evidence.seq2seq is not None else None)
+    elif not cells and (large := large_board(puzzle, pairs, symbols)) is not None:
+        other, rolls = large
+        w |= other
         frame = solver.frame if rolls and not given else None
     right, below, where = added(pairs, cells, w, n)
     if puzzle.cells <= assembly.SMALL_GRID:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import io
+
 import numpy as np
+from PIL import Image
 
 from puzlm import Puzzle, classic
 from puzlm.board import best_buddies
@@ -8,6 +11,7 @@ from puzlm.evidence import (
     AHEAD,
     ALIKE,
     BLED,
+    LARGE_BLED,
     MAYBE,
     SEAMS,
     SURELY,
@@ -17,6 +21,11 @@ from puzlm.evidence import (
     by_agreement,
     large_board,
 )
+from puzlm.puzzle import shuffled
+
+
+def unasked(_: Puzzle) -> dict:
+    raise AssertionError("clean borders need no symbols")
 
 
 def test_pixels_agree_with_themselves_where_borders_touch(photo):
@@ -28,7 +37,7 @@ def test_pixels_agree_with_themselves_where_borders_touch(photo):
 
 
 def test_large_whole_puzzles_that_touch_are_known(photo):
-    touching, worn = (SEAMS, False), (WORN, True)
+    touching, worn = ({"pixels": SEAMS}, False), ({"pixels": WORN}, True)
     for grid, gap, missing, want in (
         (7, 0, 0, touching),
         (7, 0.3, 0, worn),
@@ -39,11 +48,11 @@ def test_large_whole_puzzles_that_touch_are_known(photo):
         puzzle = Puzzle.from_image(photo, grid, gap=gap, missing=missing, seed=1)
         right, below = classic.evidence(puzzle.pieces)
         pairs = {"pixels": (right, below), "edges": (right, below)}
-        assert large_board(puzzle, pairs) == want
+        assert large_board(puzzle, pairs, unasked) == want
         # Which piece is called the first changes nothing.
         order = np.random.default_rng(0).permutation(len(right))
         again = (right[np.ix_(order, order)], below[np.ix_(order, order)])
-        assert large_board(puzzle, pairs | {"pixels": again}) == want
+        assert large_board(puzzle, pairs | {"pixels": again}, unasked) == want
 
 
 def test_pixels_count_more_where_they_are_ahead_of_learned_sides(photo):
@@ -54,9 +63,31 @@ def test_pixels_count_more_where_they_are_ahead_of_learned_sides(photo):
     sharp = classic.evidence(puzzle.pieces)
     dull = classic.evidence(Puzzle.from_image(plain, 7, gap=0.3, seed=1).pieces)
     assert best_buddies(*dull) + AHEAD < best_buddies(*sharp) < TOUCHING
-    assert large_board(puzzle, {"pixels": sharp, "edges": dull}) == (ALIKE, True)
-    assert large_board(puzzle, {"pixels": dull, "edges": sharp}) == (WORN, True)
-    assert large_board(puzzle, {"pixels": sharp, "edges": sharp}) == (WORN, True)
+    for pixels, edges, want in (
+        (sharp, dull, ALIKE),
+        (dull, sharp, WORN),
+        (sharp, sharp, WORN),
+    ):
+        found = large_board(puzzle, {"pixels": pixels, "edges": edges}, unasked)
+        assert found == ({"pixels": want}, True)
+
+
+def test_large_boards_that_bled_listen_to_symbols(photo):
+    """Compressed in one sheet after shuffling: chroma then runs even over the edges of blocks."""
+    for side, quality, bled in ((36, 75, True), (32, 75, True), (36, 0, False)):
+        image = np.asarray(Image.fromarray(photo).resize((7 * side, 7 * side)))
+        puzzle = Puzzle.from_image(image, 7, seed=1)
+        sheet = shuffled(puzzle)
+        if quality:
+            Image.fromarray(sheet).save(file := io.BytesIO(), "JPEG", quality=quality)
+            sheet = np.asarray(Image.open(file))
+        puzzle = Puzzle.from_shuffled(sheet, 7)
+        pairs = dict.fromkeys(("pixels", "edges"), classic.evidence(puzzle.pieces))
+        sides = {"sides": pairs["pixels"]}
+        weights, _ = large_board(puzzle, pairs, lambda _, sides=sides: sides)
+        assert (weights == LARGE_BLED, "sides" in pairs) == (bled, bled)
+        # A model without symbolic sides has nothing else to listen to.
+        assert large_board(puzzle, pairs, lambda _: {})[0] != LARGE_BLED
 
 
 def test_weights_follow_what_agrees_with_itself():
