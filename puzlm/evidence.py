@@ -124,10 +124,10 @@ def large_board(
     pixels = best_buddies(*pairs["pixels"])
     edges, rolls = best_buddies(*pairs["edges"]), pixels < TOUCHING
     excess = classic.chroma_excess(puzzle.pieces)
-    if excess > MAYBE and (more := symbols(puzzle)):
-        if excess > SURELY or best_buddies(*more["sides"]) > edges:  # see by_agreement
-            pairs |= more
-            return dict(LARGE_BLED), rolls
+    more = symbols(puzzle) if excess > MAYBE else {}
+    if more and (excess > SURELY or best_buddies(*more["sides"]) > edges):  # see by_agreement
+        pairs |= more
+        return dict(LARGE_BLED), rolls
     if not rolls:
         return {"pixels": SEAMS}, rolls
     return {"pixels": ALIKE if pixels - edges >= AHEAD else WORN}, rolls
