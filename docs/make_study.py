@@ -146,14 +146,12 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
             for row in groups["backbones-long"]
             for x in found.get(row.name, [])
         },
-        "backbones": {
-            name: [
-                found.get(f"backbones-{size}-{name}", [])
-                for size in ("128", "128-long", "256", "long")
-            ]
-            for name in BACKBONES
-        },
     }
+    for figure, times in (("long backbones", ("128-long", "long")), ("backbones", ("128", "256"))):
+        figures[figure] = {
+            name: [found.get(f"backbones-{size}-{name}", []) for size in times]
+            for name in BACKBONES
+        }
     return numbers, figures
 
 
@@ -161,6 +159,7 @@ def run_numbers(name: str, line: dict[str, Any]) -> Numbers:
     """What the words say of single runs: accuracy by decoder and head, how training ended."""
     made = {
         f"steps {name}": f"{line['steps']:,}",
+        f"weights {name}": f"{line['parameters'] / 1e6:.1f}",
         f"seen {name}": f"{line['puzzles_seen'] / 1e6:.2f}",
         f"times {name}": f"{line['puzzles_seen'] / line['settings'].get('puzzles', 1):.0f}",
         f"last loss {name}": f"{line['curve'][-1][1]:.2f}",
@@ -236,7 +235,7 @@ def draw() -> None:
             drawn.bars(f[f"long {text}"], KINDS, path, title, shorter=f[text])
         else:
             drawn.bars(f[text], KINDS, path, title)
-    drawn.sizes(f["backbones"], KINDS, folder / "backbones.png")
+    drawn.sizes(f["long backbones"], f["backbones"], KINDS, folder / "backbones.png")
     drawn.curves(f["curves"], folder / "curves.png")
     drawn.curves(f["learning"], folder / "learning.png")
     drawn.bars(

@@ -241,6 +241,7 @@ def bars(
 
 def sizes(
     families: Mapping[str, Sequence[Sequence[Line]]],
+    shorter: Mapping[str, Sequence[Sequence[Line]]],
     kinds: Sequence[str],
     path: str | Path,
 ) -> None:
@@ -248,7 +249,7 @@ def sizes(
 
     Filled marks are read from the decoder, hollow ones from the head on the encoder; lines join
     the means. Runs are shown one by one, because the mean of one that learned and one that did not
-    is the accuracy of neither.
+    is the accuracy of neither. Rows that had less time, `shorter`, are grey ticks.
     """
     plt = pyplot()
     figure, panels = plt.subplots(
@@ -259,53 +260,53 @@ def sizes(
         layout="constrained",
         squeeze=False,
     )
-    texts = {
-        name: "\n".join([name, *(_size(m[0]) for m in members if m)])
+    # Of each backbone the sizes that were run: (rows, rows with less time).
+    known = {
+        name: [pair for pair in zip(members, shorter[name], strict=True) if any(pair)]
         for name, members in families.items()
     }
+    tick = {"color": GREY, "marker": "_", "ms": 9, "mew": 2, "lw": 0}
     for axes, kind in zip(panels[0], kinds, strict=True):
         look = style(kind)
-        for way, fill, shift in (("valid", look["color"], -0.04), ("head", "white", 0.04)):
-            for place, members in enumerate(families.values()):
-                many = [m for m in members if m]
-                spots = [place + shift + 0.2 * (i - (len(many) - 1) / 2) for i in range(len(many))]
-                found = [each(lines, kind, way) for lines in many]
-                axes.plot(
-                    spots,
-                    [np.mean(values or np.nan) for values in found],
-                    "-" if way == "valid" else ":",
-                    lw=1,
-                    color=look["color"],
-                )
-                for spot, lines in zip(spots, many, strict=True):
-                    low_high = [s["absolute"] for s in _results(lines, kind, way)]
-                    _errors(axes, [spot] * len(low_high), low_high, kind, "", fill, line="")
+        for place, pairs in enumerate(known.values()):
+            spots = [place + 0.36 * (i - (len(pairs) - 1) / 2) for i in range(len(pairs))]
+            for way, fill, shift in (("valid", look["color"], -0.04), ("head", "white", 0.04)):
+                means = [np.mean(each(lines, kind, way) or np.nan) for lines, _ in pairs]
+                line = "-" if way == "valid" else ":"
+                moved = [spot + shift for spot in spots]
+                axes.plot(moved, means, line, lw=1, color=look["color"])
+                for spot, (lines, _) in zip(moved, pairs, strict=True):
+                    found = [s["absolute"] for s in _results(lines, kind, way)]
+                    _errors(axes, [spot] * len(found), found, kind, "", fill, line="")
+            for spot, (_, lines) in zip(spots, pairs, strict=True):
+                values = each(lines, kind)
+                axes.plot([spot - 0.04] * len(values), values, **tick)
         axes.axhline(100 / 9, color=GREY, lw=0.8, linestyle=":")
-        axes.set_xticks(range(len(texts)), list(texts.values()), fontsize=8)
+        texts = [
+            "\n".join([name, *(f"{(a or b)[0]['parameters'] / 1e6:.1f} M" for a, b in pairs)])
+            for name, pairs in known.items()
+        ]
+        axes.set_xticks(range(len(texts)), texts, fontsize=8)
         axes.set(title=kind, xlim=(-0.5, len(texts) - 0.5))
-        axes.set_xlabel("backbone; its parameters and training time, from left to right")
-        if not any(lines for members in families.values() for lines in members):
+        axes.set_xlabel("backbone and its parameters, from left to right")
+        if not any(known.values()):
             axes.text(0.5, 0.5, "not run", ha="center", transform=axes.transAxes, color=GREY)
     panels[0][0].set(ylabel="absolute accuracy on validation puzzles (%)", ylim=(0, None))
     mark = {"color": "black", "marker": "o", "ms": 5, "lw": 1}
+    hollow = {"linestyle": ":", "markerfacecolor": "white"}
+    times = [_time(dict(enumerate(_flat(rows)))) for rows in (families, shorter)]
     handles = [
-        plt.Line2D([], [], label="a run, its decoder (line: mean)", **mark),
-        plt.Line2D(
-            [],
-            [],
-            label="the same run, the head on its encoder",
-            linestyle=":",
-            markerfacecolor="white",
-            **mark,
-        ),
+        plt.Line2D([], [], label=f"a run, its decoder, {times[0]} (line: mean)", **mark),
+        plt.Line2D([], [], label="the same run, the head on its encoder", **mark, **hollow),
+        plt.Line2D([], [], label=f"its decoder, {times[1]}", **tick),
         plt.Line2D([], [], color=GREY, linestyle=":", lw=0.8, label="chance"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
     save_figure(figure, path)
 
 
-def _size(line: Line) -> str:
-    return f"{line['parameters'] / 1e6:.1f} M, {line['settings']['seconds']:g} s"
+def _flat(families: Mapping[str, Sequence[Sequence[Line]]]) -> list[Sequence[Line]]:
+    return [lines for members in families.values() for lines in members]
 
 
 def curves(rows: Mapping[str, Line], path: str | Path) -> None:

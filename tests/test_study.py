@@ -200,7 +200,7 @@ def test_figures_are_drawn_from_few_rows(study, tmp_path):
     )
     bars(figures["long lever"], study.KINDS, tmp_path / "b.png", "levers", shorter=figures["lever"])
     bars({"base": lines[:1]}, study.KINDS, tmp_path / "c.png", "ways", ways=study.WAYS)
-    sizes(figures["backbones"], study.KINDS, tmp_path / "d.png")
+    sizes(figures["long backbones"], figures["backbones"], study.KINDS, tmp_path / "d.png")
     curves(figures["curves"], tmp_path / "e.png")
     curves(figures["learning"], tmp_path / "f.png")
     assert all((tmp_path / f"{n}.png").stat().st_size > 5000 for n in "abcdef")
