@@ -4,8 +4,8 @@
     python docs/choose_fusion.py table docs/runs/fusion-val.json IN.pkl...
 
 DATA holds photos-val.tar, art-val.tar and kaggle/valid.csv (protocol kaggle-3x3, from its splits
-valid and train). The weights of `auto` are chosen on such puzzles only, never on a test set; those
-of bled borders on more of them (docs/bled_val.py).
+valid and train). The weights of `auto` are chosen on such puzzles only, never on a test set. Sheets
+whose colours ran are asked twice, as they are and mended (bleed.py), which `auto` does.
 """
 
 from __future__ import annotations
@@ -19,19 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from puzlm import assembly, classic
-from puzlm.evidence import (
-    BLED,
-    MAYBE,
-    SURELY,
-    TOUCHING,
-    WITH_VISION,
-    added,
-    agreement,
-    by_agreement,
-)
+from puzlm.bleed import mended
+from puzlm.evidence import ALIKE, MENDED, SEAMS, TOUCHING, WITH_VISION, added, agreement
 from puzlm.images import write_bytes
 from puzlm.metrics import absolute, perfect
 from puzlm.protocols import PROTOCOLS, read_data
+from puzlm.puzzle import Puzzle
 from puzlm.solution import grid_name
 from puzlm.solver import Solver
 from puzlm.tokenizer import side_symbols
@@ -61,20 +54,27 @@ def gather(data: str, out: str, count: str, *names: str) -> None:
         many = int(count) if "10x10" not in name else int(count) // 5
         rows = []
         for _, puzzle in islice(read_data(path, PROTOCOLS[name]), many):
-            row = {"truth": puzzle.truth, "grid": puzzle.grid, "n": len(puzzle.pieces)}
-            row["excess"] = classic.chroma_excess(puzzle.pieces)
-            row["pixels"] = classic.evidence(puzzle.pieces)
-            row["edges"] = solver.edges.scores(puzzle.pieces)
-            symbols = side_symbols(solver.tokenizer.encode(puzzle.pieces), solver.tokenizer)
-            row["sides"] = solver.sides.scores(symbols)
-            if grid_name(puzzle.grid) in solver.vision.settings.grids:
-                row["vision"], *near = solver._look([puzzle], [0])[0]
-                row["context"] = tuple(near)
-                row["seq2seq"] = np.log(solver._read([puzzle], [{}])[0].marginals + 1e-4)
+            row = asked(solver, puzzle)
+            if (other := mended(puzzle)) is not puzzle:
+                row["mended"] = asked(solver, other)
             rows.append(row)
         found[name] = rows
         print(name, len(rows), flush=True)
         Path(out).write_bytes(pickle.dumps(found))
+
+
+def asked(solver: Solver, puzzle: Puzzle) -> dict:
+    """What every model says of one puzzle."""
+    row = {"truth": puzzle.truth, "grid": puzzle.grid, "n": len(puzzle.pieces)}
+    row["pixels"] = classic.evidence(puzzle.pieces)
+    row["edges"] = solver.edges.scores(puzzle.pieces)
+    symbols = side_symbols(solver.tokenizer.encode(puzzle.pieces), solver.tokenizer)
+    row["sides"] = solver.sides.scores(symbols)
+    if grid_name(puzzle.grid) in solver.vision.settings.grids:
+        row["vision"], *near = solver._look([puzzle], [0])[0]
+        row["context"] = tuple(near)
+        row["seq2seq"] = np.log(solver._read([puzzle], [{}])[0].marginals + 1e-4)
+    return row
 
 
 # What `auto` could be made of, from the parts alone to all together.
@@ -90,10 +90,10 @@ SUMS = {
     "... + pixel sides": {"vision": 1, "context": 1, "edges": 0.5},
     "... + pixels": {"vision": 1, "context": 1, "edges": 0.5, "pixels": 0.25},
     "... + language model": WITH_VISION,
-    "language model 1, ViT 0.5, pixels 0.5, symbolic sides 0.5 (auto, bled)": BLED[0],
-    "... + language model; by agreement pixels 4 or the line above (auto)": {
+    "... + language model 0.5, symbolic sides 0.5": {**WITH_VISION, **MENDED},
+    "... + language model; pixels 4 where borders touch; mended (auto)": {
         **WITH_VISION,
-        "agreement": [TOUCHING, MAYBE, SURELY, *BLED],
+        "auto": [TOUCHING, SEAMS, ALIKE, MENDED],
     },
     "... + language model with weight 0.5": {**WITH_VISION, "seq2seq": 0.5},
     "all with weight 1": dict.fromkeys(WITH_VISION, 1),
@@ -103,12 +103,12 @@ SUMS = {
 def arrange(row: dict, weights: dict[str, float]) -> np.ndarray:
     """Search for the best arrangement by a weighted sum, as fusion.py does."""
     n = row["n"]
-    if "agreement" in weights and n == row["grid"][0] * row["grid"][1]:
-        agree = {
-            k: agreement(*(_of(x) for x in row[k]), row["grid"])
-            for k in ("pixels", "edges", "sides")
-        }
-        weights = {**weights, **by_agreement(agree, row["excess"], len(row["truth"]))}
+    if "auto" in weights and n == row["grid"][0] * row["grid"][1]:
+        ran = "mended" in row
+        row = row.get("mended", row)
+        weights = {**weights, **(MENDED if ran else {})}
+        if agreement(*(_of(x) for x in row["pixels"]), row["grid"]) >= TOUCHING:
+            weights["pixels"] = ALIKE if ran else SEAMS
     names = ("context", "edges", "pixels", "sides")
     pairs = {k: tuple(_of(x) for x in row[k]) for k in names if weights.get(k)}
     cells = {k: row[k] for k in ("seq2seq", "vision") if k in weights}
@@ -133,7 +133,7 @@ def table(out: str, *files: str) -> None:
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name, rows in sets.items():
         for what, weights in SUMS.items():
-            needs = set(weights) - {"temperature", "agreement"}
+            needs = set(weights) - {"temperature", "auto"}
             if not needs <= set(rows[0]):
                 continue
             marks = [

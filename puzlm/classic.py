@@ -42,7 +42,6 @@ REACH = 3  # pixels
 # they have. Of clean validation pictures whose pieces touch 0 to 22 % lie above the first, of those
 # with gaps up to half.
 BLED = (0.1, 0.25)
-INNER = 4, 12  # pixels from the border that `chroma_excess` compares with those at the border
 SPHERE = 2.0  # parts of a sphere for one part of the covariance, where colours have bled
 CHUNK = 1 << 22  # matrix entries worked on at a time, 32 MB in float64
 
@@ -164,27 +163,6 @@ def bleeding(pieces: Pieces) -> float:
             excess.append(np.log((change[:, 0] + 1) / (change[:, 1] + 1)))
     least, most = BLED
     return float(np.clip((np.mean(excess) - least) / (most - least), 0, 1))
-
-
-def chroma_excess(pieces: Pieces) -> float:
-    """Log of how much more chroma changes from pixel to pixel at the border than further in.
-
-    The same as `bleeding` asks, with fewer false alarms: steps of several pixels also see the
-    rhythm in which a lossy picture stores its chroma. Pieces too small to tell: minus infinity.
-    """
-    pixels = _checked(pieces)
-    first, last = INNER
-    last = min(last, min(pixels.shape[1:3]) // 2 - 1)  # the inner pixels of both sides are others
-    if last < first + 2:
-        return -np.inf
-    excess = []
-    for turned in (pixels, pixels.transpose(0, 2, 1, 3)):
-        for lines in (turned, turned[:, :, ::-1]):
-            chroma = lines[:, :, : last + 1].astype(np.float32)
-            chroma -= chroma.mean(axis=3, keepdims=True)
-            change = np.log((np.diff(chroma, axis=2) ** 2).sum(axis=(1, 3)) + 1)
-            excess.append(change[:, :REACH].mean() - change[:, first:].mean())
-    return float(np.mean(excess))
 
 
 def mgc(pieces: Pieces) -> Pair:

@@ -1,12 +1,12 @@
 """What the models say of a puzzle, and how much of it to believe.
 
 The weights of `auto`, and the rules that change them: where borders touch pixels know, where
-colours bled symbols do. Chosen in docs/results.md, "Choosing the weights".
+colours ran symbols count too. Chosen in docs/results.md, "Choosing the weights".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,14 +38,9 @@ TOUCHING, SEAMS = 0.8, 4.0
 AHEAD, ALIKE = 0.02, 1.0
 WORN = 0.5  # pixels beside learned sides in large worn puzzles: docs/runs/weights-10x10-val.txt
 AGREED = 64  # width of the beam that looks for such an answer; as good for this as a wide one
-# Compressed after shuffling, colours bleed over the cuts: that misleads whoever sees pixels, while
-# symbols hardly change. Chosen on other ready-made puzzles and on validation pictures cut, shuffled
-# and compressed (docs/runs/bled-choices.txt), measured in docs/runs/bled-val.json.
-_BLED = {"vision": 0.5, "context": 0.25, "sides": 0.5, "pixels": 0.5, "edges": 0.0}
-BLED = ({"seq2seq": 1.0, **_BLED}, {"seq2seq": 0.25, **_BLED})  # up to 3x3 and above
-MAYBE, SURELY = 0.2, 0.4  # classic.chroma_excess where it may have been so, where it must have
-# The same above 30 pieces, where no model knows the cells: docs/runs/bled-large-val.json.
-LARGE_BLED = {"pixels": 1.0, "sides": 1.0, "edges": 0.25}
+# Where colours had run over the cuts and were mended (bleed.py) symbols count too, since pixels are
+# no longer quite true: docs/runs/bleed-val.json.
+MENDED = {"seq2seq": 0.5, "sides": 0.5}
 
 # `symbols`, up to 3x3 and above: the larger the grid, the more pairs of sides there are to ask.
 BESIDE = ({"sides": 0.1, "temperature": 2.0}, {"sides": 1.0, "temperature": 2.0})
@@ -68,6 +63,7 @@ class Read:
 class Evidence:
     """What the models said of one puzzle, and the seconds it took them."""
 
+    ran: bool = False  # its colours had run over the cuts, and were mended
     seq2seq: Any = None  # Read
     vision: Any = None  # log-probabilities of cells, of what lies right of each, of what lies below
     seconds: float = 0.0
@@ -106,50 +102,31 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
     return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
 
 
-def large_board(
-    puzzle: Puzzle, pairs: Pairs, symbols: Callable[[Puzzle], Pairs]
-) -> tuple[dict[str, float], bool] | None:
-    """Weights in a large whole puzzle, and whether it may come out rolled; may add to `pairs`.
+def large_board(puzzle: Puzzle, pairs: Pairs, ran: bool) -> tuple[float, bool] | None:
+    """Weight of the pixels in a large whole puzzle, and whether it may come out rolled; else None.
 
-    None if it is small or not whole. No model knows the cells of a large puzzle. Whether its
-    borders touch is told without an arrangement, which is the dear part here: by the share of best
-    buddies.
+    No model knows the cells of such a puzzle. Whether its borders touch is told without an
+    arrangement, which is the dear part here: by the share of best buddies. `ran`: its colours had.
     """
-    from puzlm import assembly, classic
+    from puzlm import assembly
     from puzlm.board import best_buddies
 
     whole = len(puzzle.pieces) == puzzle.cells > assembly.SMALL_GRID
     if not whole or not {"pixels", "edges"} <= set(pairs):
         return None
     pixels = best_buddies(*pairs["pixels"])
-    edges, rolls = best_buddies(*pairs["edges"]), pixels < TOUCHING
-    excess = classic.chroma_excess(puzzle.pieces)
-    more = symbols(puzzle) if excess > MAYBE else {}
-    if more and (excess > SURELY or best_buddies(*more["sides"]) > edges):  # see by_agreement
-        pairs |= more
-        return dict(LARGE_BLED), rolls
-    if not rolls:
-        return {"pixels": SEAMS}, rolls
-    return {"pixels": ALIKE if pixels - edges >= AHEAD else WORN}, rolls
+    rolls = pixels < TOUCHING
+    if ran or (rolls and pixels - best_buddies(*pairs["edges"]) >= AHEAD):
+        return ALIKE, rolls
+    return WORN if rolls else SEAMS, rolls
 
 
-def border_weights(
-    puzzle: Puzzle, pairs: Pairs, symbols: Callable[[Puzzle], Pairs] | None
-) -> dict[str, float]:
-    """Weights that differ in a whole puzzle whose borders touch or bled; may add to `pairs`."""
-    from puzlm import classic
-
-    agree = {"pixels": agreement(*pairs["pixels"], puzzle.grid)}
-    excess = classic.chroma_excess(puzzle.pieces)
-    if symbols is None or not (excess > MAYBE or agree["pixels"] >= TOUCHING):
-        return by_agreement(agree, excess, puzzle.cells)
-    more = symbols(puzzle)
-    for name, pair in (more | {k: v for k, v in pairs.items() if k == "edges"}).items():
-        agree[name] = agreement(*pair, puzzle.grid)
-    found = by_agreement(agree, excess, puzzle.cells)
-    if "sides" in found:
-        pairs |= more
-    return found
+def border_weights(puzzle: Puzzle, pairs: Pairs, ran: bool) -> dict[str, float]:
+    """Weights that differ in a whole puzzle whose borders touch, or whose colours had run."""
+    other = dict(MENDED) if ran else {}
+    if agreement(*pairs["pixels"], puzzle.grid) >= TOUCHING:
+        other["pixels"] = ALIKE if ran else SEAMS
+    return other
 
 
 def agreement(right: Floats, below: Floats, grid: Grid) -> float:
@@ -158,24 +135,6 @@ def agreement(right: Floats, below: Floats, grid: Grid) -> float:
 
     found = assembly.beam_search(right, below, grid, width=AGREED)[0][0]
     return float(pair_confidence(found, right, below, grid).mean())
-
-
-def by_agreement(agree: Mapping[str, float], excess: float, cells: int) -> dict[str, float]:
-    """Choose the weights of a whole puzzle by how far pixels, edges and sides agree each.
-
-    Bled borders show it in their chroma. Where that leaves doubt, they are known by their symbols:
-    these then agree with themselves more than the learned pixel sides do, while on clean borders,
-    touching or worn, it is the reverse. That bled pixels agree says nothing: they do so on the
-    shuffled picture.
-    """
-    touch = agree["pixels"] >= TOUCHING
-    if "sides" in agree:
-        symbols = agree["sides"]
-        ahead = symbols > agree.get("edges", agree["pixels"])
-        doubt = touch or (excess > MAYBE and symbols >= TOUCHING)
-        if excess > SURELY or (ahead and doubt):
-            return dict(BLED[cells > 9])
-    return {"pixels": SEAMS} if touch else {}
 
 
 def added(

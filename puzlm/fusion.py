@@ -8,7 +8,6 @@ What the weights are, and where they change, is in evidence.py; the search is in
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,17 +55,15 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         cells["vision"], *near = evidence.vision
         pairs["context"] = (near[0], near[1])
     if n > 1:
-        pairs |= _sides_of(solver, puzzle, use, bool(cells))
+        pairs |= _sides_of(solver, puzzle, use, bool(cells), evidence.ran)
     # With holes they would pull pieces together that do not touch.
     whole = bool(cells) and n == puzzle.cells > 2
-    symbols = partial(_symbolic_sides, solver)
     if solver.solver == "symbols" and cells:
         w |= BESIDE[puzzle.cells > 9]
     elif whole:
-        w |= border_weights(puzzle, pairs, symbols if evidence.seq2seq is not None else None)
-    elif not cells and (large := large_board(puzzle, pairs, symbols)) is not None:
-        other, rolls = large
-        w |= other
+        w |= border_weights(puzzle, pairs, evidence.ran)
+    elif not cells and (large := large_board(puzzle, pairs, evidence.ran)) is not None:
+        w["pixels"], rolls = large
         frame = solver.frame if rolls and not given else None
     right, below, where = added(pairs, cells, w, n)
     if puzzle.cells <= assembly.SMALL_GRID:
@@ -90,6 +87,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     used = [f"seq2seq{named.replace(',', '')}" if k == "seq2seq" else k for k in cells]
     used += [k for k in pairs if k != "context" and w[k]]
     used += [] if frame is None else ["frame"]
+    used += ["mended colours"] if evidence.ran else []
     joined = solver.solver in ("auto", "symbols")
     name = f"{solver.solver} ({' + '.join(used)})" if joined else solver.solver
     seconds = evidence.seconds + time.perf_counter() - start
@@ -107,7 +105,7 @@ def _weights(solver: Solver, evidence: Evidence) -> dict[str, float]:
     return {**chosen, **solver.card.get("fusion", {})} if solver.box is None else dict(chosen)
 
 
-def _sides_of(solver: Solver, puzzle: Puzzle, use: tuple[str, ...], read: bool) -> Pairs:
+def _sides_of(solver: Solver, puzzle: Puzzle, use: tuple[str, ...], read: bool, ran: bool) -> Pairs:
     """What the sides say: their pixels, learned and measured, and their symbols."""
     from puzlm import classic
 
@@ -119,15 +117,10 @@ def _sides_of(solver: Solver, puzzle: Puzzle, use: tuple[str, ...], read: bool) 
         found = {"edges": solver.edges.scores(puzzle.pieces)} | found
     for pair in (p for both in found.values() for p in both):
         np.fill_diagonal(pair, -np.inf)
-    # Beside stronger evidence the symbolic sides add nothing (docs/log.md).
-    if "sides" in use and ("pixels" not in use or not read and "edges" not in found):
-        found |= _symbolic_sides(solver, puzzle)
+    # Beside stronger evidence that is sound the symbolic sides add nothing (docs/log.md).
+    weak = "pixels" not in use or not read and "edges" not in found
+    model, tokenizer = solver.sides, solver.tokenizer
+    if "sides" in use and (weak or ran) and model is not None and tokenizer is not None:
+        symbols = side_symbols(tokenizer.encode(puzzle.pieces), tokenizer)
+        found["sides"] = model.scores(symbols)
     return found
-
-
-def _symbolic_sides(solver: Solver, puzzle: Puzzle) -> Pairs:
-    """What the symbols of the sides say, if there is a model of them."""
-    if solver.sides is None or solver.tokenizer is None:
-        return {}
-    symbols = side_symbols(solver.tokenizer.encode(puzzle.pieces), solver.tokenizer)
-    return {"sides": solver.sides.scores(symbols)}

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from puzlm import calibration, checkpoints
+from puzlm.bleed import mended
 from puzlm.box import (
     Box,
     Language,
@@ -197,7 +198,10 @@ class Solver:
         if self.solver in ("seq2seq", "vision"):
             for puzzle in puzzles:
                 self._check_reads(puzzle)
-        gathered = [Evidence() for _ in puzzles]
+        as_given = puzzles
+        if self.solver == "auto":
+            puzzles = [mended(p) for p in puzzles]
+        gathered = [Evidence(ran=p is not q) for p, q in zip(puzzles, as_given, strict=True)]
         if self.solver in ("auto", "seq2seq", "symbols"):
             self._gather(
                 puzzles,
@@ -210,6 +214,7 @@ class Solver:
         if self.solver in ("auto", "vision"):
             self._gather(puzzles, gathered, "vision", self._sees, self._look, VIEWED)
         found = [self._answer(*one) for one in zip(puzzles, fixed, gathered, strict=True)]
+        found = [replace(f, pieces=p.pieces) for f, p in zip(found, as_given, strict=True)]
         return [self._calibrated(*one) for one in zip(found, fixed, strict=True)]
 
     def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:

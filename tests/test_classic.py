@@ -8,7 +8,6 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from puzlm import classic
-from puzlm.evidence import MAYBE, SURELY
 
 
 def cut(name, grid, side, seed=0):
@@ -117,7 +116,6 @@ def compressed_after_shuffling(name):
 def test_pieces_compressed_after_shuffling(name):
     clean, bled, truth = compressed_after_shuffling(name)
     assert classic.bleeding(clean) < 0.1 < 0.9 < classic.bleeding(bled)
-    assert classic.chroma_excess(clean) < MAYBE < SURELY < classic.chroma_excess(bled)
     np.testing.assert_array_equal(classic.solve(bled, (3, 3)).positions, truth)
 
 
@@ -132,7 +130,6 @@ def test_evidence_without_bleeding_is_mgc():
     for score, cost in zip(classic.evidence(clean), classic.mgc(clean), strict=True):
         np.testing.assert_array_equal(score, classic.scores(cost))
     assert classic.bleeding(clean[:, :13, :13]) == 0  # too small to tell
-    assert classic.chroma_excess(clean[:, :13, :13]) == -np.inf < classic.chroma_excess(clean)
 
 
 @pytest.mark.parametrize("share", [0.25, 0.75])

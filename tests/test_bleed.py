@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_image
+
+from puzlm import Puzzle, Solver
+from puzlm.bleed import DEPTH, LEANS, LUMA, leaning, mended
+from puzlm.puzzle import shuffled
+
+
+def sheet(name: str, grid: int, side: int, gap: float = 0.0, quality: int = 75) -> Puzzle:
+    """Cut and shuffle a photo, and save the sheet of its pieces as JPEG; quality 0 does not."""
+    size = round(side * (1 + gap)) * grid
+    image = np.asarray(Image.fromarray(load_sample_image(name)).resize((size, size)))
+    puzzle = Puzzle.from_image(image, grid, gap=gap, seed=3)
+    if not quality:
+        return puzzle
+    Image.fromarray(shuffled(puzzle)).save(file := io.BytesIO(), "JPEG", quality=quality)
+    again = Puzzle.from_shuffled(np.asarray(Image.open(file)), grid)
+    return replace(puzzle, pieces=again.pieces)
+
+
+@pytest.mark.parametrize("name", ["china.jpg", "flower.jpg"])
+@pytest.mark.parametrize(("grid", "side", "gap"), [(3, 67, 0), (3, 64, 0.5), (5, 40, 0.25)])
+def test_colours_that_ran_are_seen(name, grid, side, gap):
+    """Also over the edges of JPEG's blocks, as with 64 px: colour is smoothed when it is read."""
+    assert leaning(sheet(name, grid, side, gap, quality=0).pieces, (grid, grid)) < LEANS - 0.15
+    for quality in (50, 95):
+        assert leaning(sheet(name, grid, side, gap, quality).pieces, (grid, grid)) > LEANS + 0.15
+
+
+def test_only_the_colour_of_border_pixels_is_mended():
+    puzzle = sheet("china.jpg", 3, 67)
+    found = mended(puzzle)
+    inner = slice(DEPTH, -DEPTH)
+    np.testing.assert_array_equal(found.pieces[:, inner, inner], puzzle.pieces[:, inner, inner])
+    assert (found.pieces != puzzle.pieces).any()
+    # Brightness stays, where no colour is cut off at black or white.
+    free = ((found.pieces > 0) & (found.pieces < 255)).all(3)
+    light = (found.pieces.astype(float) - puzzle.pieces) @ LUMA
+    assert np.abs(light[free]).max() < 1
+    assert leaning(found.pieces, (3, 3)) < 0.1
+    assert mended(found) is found  # once is enough
+    np.testing.assert_array_equal(found.truth, puzzle.truth)
+
+
+def test_what_is_clean_or_cannot_be_told_is_left_alone():
+    clean, ran = (sheet("flower.jpg", 3, 67, quality=q) for q in (0, 75))
+    assert mended(clean) is clean
+    grey = replace(ran, pieces=np.repeat(ran.pieces[..., 1:2], 3, axis=3))
+    assert leaning(grey.pieces, (3, 3)) == 0 and mended(grey) is grey
+    holes = replace(ran, pieces=ran.pieces[:8], truth=None)
+    assert mended(holes) is holes
+    tiny = replace(ran, pieces=ran.pieces[:, : 4 * DEPTH - 1, : 4 * DEPTH - 1])
+    assert mended(tiny) is tiny
+    one = Puzzle(ran.pieces[:1], (1, 1))
+    assert leaning(one.pieces, (1, 1)) == 0 and mended(one) is one
+    # Laid in another order the sheet is lost, and with it the neighbours that colour came from.
+    order = np.random.default_rng(1).permutation(9)
+    assert leaning(ran.pieces[order], (3, 3)) < LEANS
+
+
+def test_auto_mends_colours_and_says_so():
+    """With half of each piece gone, what is left of the borders decides."""
+    solver = Solver.from_pretrained()
+    clean, ran = (sheet("china.jpg", 3, 67, 0.5, quality=q) for q in (0, 50))
+    assert "mended" not in solver.solve(clean).solver
+    found = solver.solve(ran)
+    assert "sides + mended colours" in found.solver
+    np.testing.assert_array_equal(found.pieces, ran.pieces)  # the picture is drawn as it came
+    np.testing.assert_array_equal(found.positions, ran.truth)
+    assert "mended" not in solver.variant(solver="vision").solve(ran).solver
+
+
+def test_auto_solves_large_boards_that_ran():
+    puzzle = sheet("china.jpg", 7, 44)
+    found = Solver.from_pretrained().solve(puzzle)
+    assert "mended colours" in found.solver
+    assert np.mean(found.positions == puzzle.truth) > 0.9
