@@ -26,7 +26,7 @@ from PIL import Image
 
 from puzlm import bleed, solver
 from puzlm.evaluate import current_commit
-from puzlm.evidence import ALIKE, MENDED
+from puzlm.evidence import ALIKE, LARGE_MENDED, MENDED
 from puzlm.images import Pixels, cores, iter_images
 from puzlm.metrics import absolute, perfect
 from puzlm.protocols import PROTOCOLS, read_data
@@ -130,7 +130,7 @@ def main(data: str) -> None:
         "commit": current_commit(),
         "leans": bleed.LEANS,
         "depth": bleed.DEPTH,
-        "weights": {**MENDED, "pixels where borders touch, or above 30 pieces": ALIKE},
+        "weights": {**MENDED, "pixels where borders touch": ALIKE, "above 30": LARGE_MENDED},
         "seen": seen(Path(data)),
         "images": [FIRST, LAST],
         "marks": "absolute, perfect, said confidence",

@@ -75,7 +75,7 @@ def main(data: str) -> None:
             "edges": round(edges, 3),
         }
         for name, weight in WEIGHTS.items():
-            with patch.object(fusion, "large_board", lambda *_, w=weight: (w, True)):
+            with patch.object(fusion, "large_board", lambda *_, w=weight: ({"pixels": w}, True)):
                 got = solver.solve(puzzle).positions
             marks = absolute(got, puzzle.truth), neighbour(got, puzzle.truth, puzzle.grid[1])
             line[name] = [round(100 * float(m), 1) for m in marks]

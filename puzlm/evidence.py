@@ -41,6 +41,7 @@ AGREED = 64  # width of the beam that looks for such an answer; as good for this
 # Where colours had run over the cuts and were mended (bleed.py) symbols count too, since pixels are
 # no longer quite true: docs/runs/bleed-val.json.
 MENDED = {"seq2seq": 0.5, "sides": 0.5}
+LARGE_MENDED = {"pixels": 1.0, "sides": 1.0}  # above 30 pieces
 
 # `symbols`, up to 3x3 and above: the larger the grid, the more pairs of sides there are to ask.
 BESIDE = ({"sides": 0.1, "temperature": 2.0}, {"sides": 1.0, "temperature": 2.0})
@@ -102,8 +103,8 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
     return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
 
 
-def large_board(puzzle: Puzzle, pairs: Pairs, ran: bool) -> tuple[float, bool] | None:
-    """Weight of the pixels in a large whole puzzle, and whether it may come out rolled; else None.
+def large_board(puzzle: Puzzle, pairs: Pairs, ran: bool) -> tuple[dict[str, float], bool] | None:
+    """Weights that differ in a large whole puzzle, and whether it may come out rolled; else None.
 
     No model knows the cells of such a puzzle. Whether its borders touch is told without an
     arrangement, which is the dear part here: by the share of best buddies. `ran`: its colours had.
@@ -115,10 +116,12 @@ def large_board(puzzle: Puzzle, pairs: Pairs, ran: bool) -> tuple[float, bool] |
     if not whole or not {"pixels", "edges"} <= set(pairs):
         return None
     pixels = best_buddies(*pairs["pixels"])
-    rolls = pixels < TOUCHING
-    if ran or (rolls and pixels - best_buddies(*pairs["edges"]) >= AHEAD):
-        return ALIKE, rolls
-    return WORN if rolls else SEAMS, rolls
+    if ran:
+        return dict(LARGE_MENDED), pixels < TOUCHING
+    if pixels >= TOUCHING:
+        return {"pixels": SEAMS}, False
+    ahead = pixels - best_buddies(*pairs["edges"]) >= AHEAD
+    return {"pixels": ALIKE if ahead else WORN}, True
 
 
 def border_weights(puzzle: Puzzle, pairs: Pairs, ran: bool) -> dict[str, float]:

@@ -63,7 +63,8 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     elif whole:
         w |= border_weights(puzzle, pairs, evidence.ran)
     elif not cells and (large := large_board(puzzle, pairs, evidence.ran)) is not None:
-        w["pixels"], rolls = large
+        other, rolls = large
+        w |= other
         frame = solver.frame if rolls and not given else None
     right, below, where = added(pairs, cells, w, n)
     if puzzle.cells <= assembly.SMALL_GRID:

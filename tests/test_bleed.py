@@ -78,7 +78,10 @@ def test_auto_mends_colours_and_says_so():
 
 
 def test_auto_solves_large_boards_that_ran():
-    puzzle = sheet("china.jpg", 7, 44)
-    found = Solver.from_pretrained().solve(puzzle)
-    assert "mended colours" in found.solver
-    assert np.mean(found.positions == puzzle.truth) > 0.9
+    """Unmended, one piece in ten to six lies wrong."""
+    solver = Solver.from_pretrained()
+    for name in ("china.jpg", "flower.jpg"):
+        puzzle = sheet(name, 7, 44)
+        found = solver.solve(puzzle)
+        assert "mended colours" in found.solver
+        np.testing.assert_array_equal(found.positions, puzzle.truth)
