@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def puzzles(image: Pixels, seed: int) -> Iterator[tuple[str, Puzzle]]:
 
 def measure(image: Pixels, seed: int) -> list[tuple[Any, ...]]:
     """(kind, leans, marks of auto, marks without mending) of one image's puzzles."""
-    auto, lines = solver.Solver.from_pretrained(), []
+    auto, lines = _auto(), []
     for kind, puzzle in puzzles(image, seed):
         leans = bleed.leaning(puzzle.pieces, puzzle.grid)
         marks = [_marks(auto, puzzle)]
@@ -77,6 +78,11 @@ def measure(image: Pixels, seed: int) -> list[tuple[Any, ...]]:
                 marks.append(_marks(auto, puzzle))
         lines.append((kind, leans, marks[0], marks[-1]))
     return lines
+
+
+@cache
+def _auto() -> solver.Solver:
+    return solver.Solver.from_pretrained()  # once a process
 
 
 def _marks(auto: solver.Solver, puzzle: Puzzle) -> tuple[float, ...]:
