@@ -38,6 +38,7 @@ from puzlm.solution import grid_name
 SMALL, MIDDLE, LARGE = (48, 61, 64, 67, 75, 90, 96, 110), (40, 48, 61, 64, 75), (28, 36, 44, 50)
 KINDS = (
     *((3, gap, SMALL, 1) for gap in (0.0, 0.06, 0.125, 0.25, 0.5)),
+    *((4, gap, MIDDLE, 4) for gap in (0.0, 0.125)),
     *((5, gap, MIDDLE, 4) for gap in (0.0, 0.125, 0.25)),
     *((9, gap, LARGE, 4) for gap in (0.0, 0.08)),
 )

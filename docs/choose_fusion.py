@@ -20,7 +20,7 @@ import numpy as np
 
 from puzlm import assembly, classic
 from puzlm.bleed import mended
-from puzlm.evidence import ALIKE, MENDED, SEAMS, TOUCHING, WITH_VISION, added, agreement
+from puzlm.evidence import ALIKE, MENDED, SEAMS, TOUCHING, WITH_VISION, added, border_weights
 from puzlm.images import write_bytes
 from puzlm.metrics import absolute, perfect
 from puzlm.protocols import PROTOCOLS, read_data
@@ -56,17 +56,17 @@ def gather(data: str, out: str, count: str, *names: str) -> None:
         for _, puzzle in islice(read_data(path, PROTOCOLS[name]), many):
             row = asked(solver, puzzle)
             if (other := mended(puzzle)) is not puzzle:
-                row["mended"] = asked(solver, other)
+                row["mended"] = asked(solver, other, 1.0)
             rows.append(row)
         found[name] = rows
         print(name, len(rows), flush=True)
         Path(out).write_bytes(pickle.dumps(found))
 
 
-def asked(solver: Solver, puzzle: Puzzle) -> dict:
+def asked(solver: Solver, puzzle: Puzzle, bled: float | None = None) -> dict:
     """What every model says of one puzzle."""
     row = {"truth": puzzle.truth, "grid": puzzle.grid, "n": len(puzzle.pieces)}
-    row["pixels"] = classic.evidence(puzzle.pieces)
+    row["pixels"] = classic.evidence(puzzle.pieces, bled)
     row["edges"] = solver.edges.scores(puzzle.pieces)
     symbols = side_symbols(solver.tokenizer.encode(puzzle.pieces), solver.tokenizer)
     row["sides"] = solver.sides.scores(symbols)
@@ -104,11 +104,9 @@ def arrange(row: dict, weights: dict[str, float]) -> np.ndarray:
     """Search for the best arrangement by a weighted sum, as fusion.py does."""
     n = row["n"]
     if "auto" in weights and n == row["grid"][0] * row["grid"][1]:
-        ran = "mended" in row
-        row = row.get("mended", row)
-        weights = {**weights, **(MENDED if ran else {})}
-        if agreement(*(_of(x) for x in row["pixels"]), row["grid"]) >= TOUCHING:
-            weights["pixels"] = ALIKE if ran else SEAMS
+        bled, row = "mended" in row, row.get("mended", row)
+        pixels = tuple(_of(x) for x in row["pixels"])
+        weights = {**weights, **border_weights({"pixels": pixels}, row["grid"], bled, True)}
     names = ("context", "edges", "pixels", "sides")
     pairs = {k: tuple(_of(x) for x in row[k]) for k in names if weights.get(k)}
     cells = {k: row[k] for k in ("seq2seq", "vision") if k in weights}

@@ -116,22 +116,23 @@ def scores(cost: Costs) -> Costs:
     return result
 
 
-def evidence(pieces: Pieces) -> Pair:
+def evidence(pieces: Pieces, bled: float | None = None) -> Pair:
     """Score all pairs by their pixels, (right, below) (n, n): what the search adds up."""
-    right, below = seams(pieces)
+    right, below = seams(pieces, bled)
     return scores(right), scores(below)
 
 
-def seams(pieces: Pieces) -> Pair:
+def seams(pieces: Pieces, bled: float | None = None) -> Pair:
     """Compute MGC, less of it the more colours have bled over the cut: two (n, n).
 
     MGC divides by the covariance of the gradients, so it lives on chroma, which hardly changes
     from one pixel to the next. When a picture is compressed after it was shuffled, the two sides
     of a cut share their chroma, and MGC then finds the shuffled picture again. There the
     covariance is drawn towards a sphere, so that brightness decides. In between, the geometric
-    mean of both. Numbers: docs/log.md, "pieces compressed after shuffling".
+    mean of both. Numbers: docs/log.md, "pieces compressed after shuffling". `bled` is how far they
+    have, where that is known: pieces that were mended (bleed.py) show it no more.
     """
-    share = bleeding(pieces)
+    share = bleeding(pieces) if bled is None else bled
     if share == 0:
         return mgc(pieces)
     round_ones = _both_ways(pieces, partial(_mgc, sphere=SPHERE))

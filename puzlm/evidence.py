@@ -1,7 +1,7 @@
 """What the models say of a puzzle, and how much of it to believe.
 
 The weights of `auto`, and the rules that change them: where borders touch pixels know, where
-colours ran symbols count too. Chosen in docs/results.md, "Choosing the weights".
+colours bled symbols count too. Chosen in docs/results.md, "Choosing the weights".
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ AHEAD, ALIKE = 0.02, 1.0
 WORN = 0.5  # pixels beside learned sides in large worn puzzles: docs/runs/weights-10x10-val.txt
 AGREED = 64  # width of the beam that looks for such an answer; as good for this as a wide one
 # Where colours had run over the cuts and were mended (bleed.py) symbols count too, since pixels are
-# no longer quite true: docs/runs/bleed-val.json.
+# no longer quite true: docs/runs/bleed-choices.txt, sections 2 and 3; of large boards section 4.
 MENDED = {"seq2seq": 0.5, "sides": 0.5}
-LARGE_MENDED = {"pixels": 1.0, "sides": 1.0}  # above 30 pieces
+LARGE_MENDED = {"pixels": 1.0, "sides": 1.0}
 
 # `symbols`, up to 3x3 and above: the larger the grid, the more pairs of sides there are to ask.
 BESIDE = ({"sides": 0.1, "temperature": 2.0}, {"sides": 1.0, "temperature": 2.0})
@@ -64,7 +64,7 @@ class Read:
 class Evidence:
     """What the models said of one puzzle, and the seconds it took them."""
 
-    ran: bool = False  # its colours had run over the cuts, and were mended
+    bled: bool = False  # its colours had run over the cuts, and were mended
     seq2seq: Any = None  # Read
     vision: Any = None  # log-probabilities of cells, of what lies right of each, of what lies below
     seconds: float = 0.0
@@ -103,11 +103,11 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
     return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
 
 
-def large_board(puzzle: Puzzle, pairs: Pairs, ran: bool) -> tuple[dict[str, float], bool] | None:
+def large_board(puzzle: Puzzle, pairs: Pairs, bled: bool) -> tuple[dict[str, float], bool] | None:
     """Weights that differ in a large whole puzzle, and whether it may come out rolled; else None.
 
     No model knows the cells of such a puzzle. Whether its borders touch is told without an
-    arrangement, which is the dear part here: by the share of best buddies. `ran`: its colours had.
+    arrangement, which is the dear part here: by the share of best buddies. `bled`: its colours had.
     """
     from puzlm import assembly
     from puzlm.board import best_buddies
@@ -116,7 +116,7 @@ def large_board(puzzle: Puzzle, pairs: Pairs, ran: bool) -> tuple[dict[str, floa
     if not whole or not {"pixels", "edges"} <= set(pairs):
         return None
     pixels = best_buddies(*pairs["pixels"])
-    if ran:
+    if bled:
         return dict(LARGE_MENDED), pixels < TOUCHING
     if pixels >= TOUCHING:
         return {"pixels": SEAMS}, False
@@ -124,11 +124,14 @@ def large_board(puzzle: Puzzle, pairs: Pairs, ran: bool) -> tuple[dict[str, floa
     return {"pixels": ALIKE if ahead else WORN}, True
 
 
-def border_weights(puzzle: Puzzle, pairs: Pairs, ran: bool) -> dict[str, float]:
-    """Weights that differ in a whole puzzle whose borders touch, or whose colours had run."""
-    other = dict(MENDED) if ran else {}
-    if agreement(*pairs["pixels"], puzzle.grid) >= TOUCHING:
-        other["pixels"] = ALIKE if ran else SEAMS
+def border_weights(pairs: Pairs, grid: Grid, bled: bool, seen: bool) -> dict[str, float]:
+    """Weights that differ in a whole puzzle whose borders touch, or whose colours had bled.
+
+    `seen`: a ViT has, beside which the language model otherwise hardly counts.
+    """
+    other = dict(MENDED) if bled and seen else {}
+    if agreement(*pairs["pixels"], grid) >= TOUCHING:
+        other["pixels"] = ALIKE if bled else SEAMS
     return other
 
 

@@ -55,14 +55,14 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         cells["vision"], *near = evidence.vision
         pairs["context"] = (near[0], near[1])
     if n > 1:
-        pairs |= _sides_of(solver, puzzle, use, bool(cells), evidence.ran)
+        pairs |= _sides_of(solver, puzzle, use, bool(cells), evidence.bled)
     # With holes they would pull pieces together that do not touch.
     whole = bool(cells) and n == puzzle.cells > 2
     if solver.solver == "symbols" and cells:
         w |= BESIDE[puzzle.cells > 9]
     elif whole:
-        w |= border_weights(puzzle, pairs, evidence.ran)
-    elif not cells and (large := large_board(puzzle, pairs, evidence.ran)) is not None:
+        w |= border_weights(pairs, puzzle.grid, evidence.bled, evidence.vision is not None)
+    elif not cells and (large := large_board(puzzle, pairs, evidence.bled)) is not None:
         other, rolls = large
         w |= other
         frame = solver.frame if rolls and not given else None
@@ -88,7 +88,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     used = [f"seq2seq{named.replace(',', '')}" if k == "seq2seq" else k for k in cells]
     used += [k for k in pairs if k != "context" and w[k]]
     used += [] if frame is None else ["frame"]
-    used += ["mended colours"] if evidence.ran else []
+    used += ["mended colours"] if evidence.bled else []
     joined = solver.solver in ("auto", "symbols")
     name = f"{solver.solver} ({' + '.join(used)})" if joined else solver.solver
     seconds = evidence.seconds + time.perf_counter() - start
@@ -106,13 +106,15 @@ def _weights(solver: Solver, evidence: Evidence) -> dict[str, float]:
     return {**chosen, **solver.card.get("fusion", {})} if solver.box is None else dict(chosen)
 
 
-def _sides_of(solver: Solver, puzzle: Puzzle, use: tuple[str, ...], read: bool, ran: bool) -> Pairs:
+def _sides_of(
+    solver: Solver, puzzle: Puzzle, use: tuple[str, ...], read: bool, bled: bool
+) -> Pairs:
     """What the sides say: their pixels, learned and measured, and their symbols."""
     from puzlm import classic
 
     found: Pairs = {}
     if "pixels" in use:
-        right, below = classic.evidence(puzzle.pieces)
+        right, below = classic.evidence(puzzle.pieces, 1.0 if bled else None)
         found["pixels"] = (right.astype(np.float64), below.astype(np.float64))
     if "edges" in use and solver.edges is not None:
         found = {"edges": solver.edges.scores(puzzle.pieces)} | found
@@ -121,7 +123,7 @@ def _sides_of(solver: Solver, puzzle: Puzzle, use: tuple[str, ...], read: bool, 
     # Beside stronger evidence that is sound the symbolic sides add nothing (docs/log.md).
     weak = "pixels" not in use or not read and "edges" not in found
     model, tokenizer = solver.sides, solver.tokenizer
-    if "sides" in use and (weak or ran) and model is not None and tokenizer is not None:
+    if "sides" in use and (weak or bled) and model is not None and tokenizer is not None:
         symbols = side_symbols(tokenizer.encode(puzzle.pieces), tokenizer)
         found["sides"] = model.scores(symbols)
     return found

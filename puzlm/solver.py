@@ -5,7 +5,8 @@
     sum over pieces of log p(cell)  +  sum over touching pairs of their fit
 
 The encoder-decoder and the ViT know where pieces belong; the ViT, the sides and the pixels along
-the borders know what touches. The Solution says what was used.
+the borders know what touches. Colours that ran over the cuts of a compressed sheet are mended
+before anyone looks (bleed.py). The Solution says what was used.
 """
 
 from __future__ import annotations
@@ -198,10 +199,9 @@ class Solver:
         if self.solver in ("seq2seq", "vision"):
             for puzzle in puzzles:
                 self._check_reads(puzzle)
-        as_given = puzzles
+        as_given, gathered = puzzles, [Evidence() for _ in puzzles]
         if self.solver == "auto":
-            puzzles = [mended(p) for p in puzzles]
-        gathered = [Evidence(ran=p is not q) for p, q in zip(puzzles, as_given, strict=True)]
+            puzzles = [self._mended(*one) for one in zip(puzzles, gathered, strict=True)]
         if self.solver in ("auto", "seq2seq", "symbols"):
             self._gather(
                 puzzles,
@@ -216,6 +216,13 @@ class Solver:
         found = [self._answer(*one) for one in zip(puzzles, fixed, gathered, strict=True)]
         found = [replace(f, pieces=p.pieces) for f, p in zip(found, as_given, strict=True)]
         return [self._calibrated(*one) for one in zip(found, fixed, strict=True)]
+
+    def _mended(self, puzzle: Puzzle, evidence: Evidence) -> Puzzle:
+        """The puzzle with mended colours, where they had run over the cuts of its sheet."""
+        start = time.perf_counter()
+        found = mended(puzzle)
+        evidence.bled, evidence.seconds = found is not puzzle, time.perf_counter() - start
+        return found
 
     def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:
         """The same answer, its confidences such as were right so often; not of a foreign model."""

@@ -56,10 +56,14 @@ def test_what_is_clean_or_cannot_be_told_is_left_alone():
     assert leaning(grey.pieces, (3, 3)) == 0 and mended(grey) is grey
     holes = replace(ran, pieces=ran.pieces[:8], truth=None)
     assert mended(holes) is holes
-    tiny = replace(ran, pieces=ran.pieces[:, : 4 * DEPTH - 1, : 4 * DEPTH - 1])
-    assert mended(tiny) is tiny
+    tiny = sheet("flower.jpg", 3, 4 * DEPTH - 1, quality=95)
+    assert leaning(tiny.pieces, (3, 3)) > LEANS and mended(tiny) is tiny
+    few = sheet("flower.jpg", 2, 67)
+    assert leaning(few.pieces, (2, 2)) > LEANS and mended(few) is few
     one = Puzzle(ran.pieces[:1], (1, 1))
     assert leaning(one.pieces, (1, 1)) == 0 and mended(one) is one
+    row = Puzzle(ran.pieces, (1, 9))  # not how they lay
+    assert leaning(row.pieces, (1, 9)) < leaning(ran.pieces, (3, 3))
     # Laid in another order the sheet is lost, and with it the neighbours that colour came from.
     order = np.random.default_rng(1).permutation(9)
     assert leaning(ran.pieces[order], (3, 3)) < LEANS
@@ -74,7 +78,17 @@ def test_auto_mends_colours_and_says_so():
     assert "sides + mended colours" in found.solver
     np.testing.assert_array_equal(found.pieces, ran.pieces)  # the picture is drawn as it came
     np.testing.assert_array_equal(found.positions, ran.truth)
-    assert "mended" not in solver.variant(solver="vision").solve(ran).solver
+
+
+@pytest.mark.parametrize("name", ["vision", "seq2seq", "symbols", "bigram", "classic"])
+def test_other_solvers_take_pieces_as_they_are(name, monkeypatch):
+    def never(_: Puzzle) -> Puzzle:
+        raise AssertionError("colours were mended")
+
+    ran = sheet("china.jpg", 3, 67)
+    solver = Solver.from_pretrained(solver=name)
+    monkeypatch.setattr("puzlm.solver.mended", never)
+    assert sorted(solver.solve(ran).positions) == list(range(9))
 
 
 def test_auto_solves_large_boards_that_ran():

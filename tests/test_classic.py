@@ -7,7 +7,9 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from puzlm import classic
+from puzlm import Puzzle, classic
+from puzlm.assembly import beam_search
+from puzlm.bleed import mended
 
 
 def cut(name, grid, side, seed=0):
@@ -117,6 +119,18 @@ def test_pieces_compressed_after_shuffling(name):
     clean, bled, truth = compressed_after_shuffling(name)
     assert classic.bleeding(clean) < 0.1 < 0.9 < classic.bleeding(bled)
     np.testing.assert_array_equal(classic.solve(bled, (3, 3)).positions, truth)
+
+
+def test_mended_pieces_are_known_to_have_bled():
+    """Their chroma is flat at the border, where MGC would lean on it most."""
+    _, bled, truth = compressed_after_shuffling("china.jpg")
+    pieces = mended(Puzzle(bled, (3, 3))).pieces
+    assert classic.bleeding(pieces) == 0
+    for told, apart in zip(classic.seams(pieces, 1.0), classic.mgc(pieces), strict=True):
+        assert not np.array_equal(told, apart)
+    right, below = classic.evidence(pieces, 1.0)
+    found = beam_search(right, below, (3, 3))[0][0]
+    np.testing.assert_array_equal(found, truth)
 
 
 def test_plain_mgc_finds_the_shuffled_picture_again():
