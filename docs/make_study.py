@@ -126,7 +126,8 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
         numbers[f"{prefix}tokenizer facts"] = tokenizer_facts(
             found, called("base"), groups[called("tokenizers")]
         )
-    numbers["decoding table"] = decoding_table(found.get("test-time", []))
+    decoded = found.get(longer("test-time")) or found.get("test-time", [])
+    numbers["decoding table"] = decoding_table(decoded)
     long = next(r for r in plan.rows if r.name == "long-base")
     numbers |= {"long seconds": f"{long.seconds:g}", "long puzzles": f"{long.puzzles:,}"}
     for kind in KINDS:
@@ -139,7 +140,7 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
             values = each(mine, "photos-3x3", way) or [float("nan")]
             numbers[f"mean {text} {name}"] = f"{sum(values) / len(values):.1f}"
     figures |= {
-        "decoding": found.get("test-time", []),
+        "decoding": decoded,
         "curves": {str(found[n][0]["x"] or n): found[n][0] for n in CURVES if n in found},
         "learning": {
             f"{row.x}, seed {x['seed']}" if len(found[row.name]) > 1 else str(row.x): x
@@ -147,9 +148,9 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
             for x in found.get(row.name, [])
         },
     }
-    for figure, times in (("long backbones", ("128-long", "long")), ("backbones", ("128", "256"))):
+    for figure, sizes in (("long sizes", ("128-long", "long")), ("sizes", ("128", "256"))):
         figures[figure] = {
-            name: [found.get(f"backbones-{size}-{name}", []) for size in times]
+            name: [found.get(f"backbones-{size}-{name}", []) for size in sizes]
             for name in BACKBONES
         }
     return numbers, figures
@@ -235,7 +236,7 @@ def draw() -> None:
             drawn.bars(f[f"long {text}"], KINDS, path, title, shorter=f[text])
         else:
             drawn.bars(f[text], KINDS, path, title)
-    drawn.sizes(f["long backbones"], f["backbones"], KINDS, folder / "backbones.png")
+    drawn.sizes(f["long sizes"], f["sizes"], KINDS, folder / "backbones.png")
     drawn.curves(f["curves"], folder / "curves.png")
     drawn.curves(f["learning"], folder / "learning.png")
     drawn.bars(

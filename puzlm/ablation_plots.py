@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def sweeps(
                 sorted(known),
                 [known[x] for x in sorted(known)],
                 **thin,
-                label=f"{kind}, absolute, {_time(before)}",
+                label=f"{kind}, absolute, {_time(before.values())}",
             )
             for measure, fill in (("absolute", None), ("perfect", "white")):
                 points = {x: scores(rows.get(x, []), kind, way, measure) for x in places}
@@ -145,7 +146,7 @@ def sweeps(
                     [places[x] for x in shown],
                     list(shown.values()),
                     kind,
-                    f"{kind}, {measure}, {_time(rows)}",
+                    f"{kind}, {measure}, {_time(rows.values())}",
                     fill,
                 )
             for x, place in places.items():
@@ -185,7 +186,7 @@ def bars(
         lines = next(iter(rows.values()))
         shown = dict.fromkeys(ways, lines)
     height = 0.8 / len(kinds)
-    missing = f"not run for {_time(shown)}" if shorter else "not run"
+    missing = f"not run for {_time(shown.values())}" if shorter else "not run"
     figure, axes = plt.subplots(figsize=(8.2, 1.2 + 0.55 * len(shown)), layout="constrained")
     for number, kind in enumerate(kinds):
         look = style(kind, list(kinds))
@@ -226,13 +227,15 @@ def bars(
     axes.axvline(100 / 9, color=GREY, lw=0.8, linestyle=":")
     axes.set_yticks(range(len(shown)), list(shown))
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    time = f"bars: {_time(shown)}; dotted: chance"
+    time = f"bars: {_time(shown.values())}; dotted: chance"
     axes.set(xlabel=f"accuracy on validation puzzles (%); {time}", title=title)
     axes.set_xlim(0, min(100.5, axes.get_xlim()[1]))  # the whole edge of a bar that ends at 100
     if any(len(lines) > 1 for lines in shown.values()):
         axes.plot([], [], **DOT, label="a seed, absolute")
     if shorter and any(shorter.values()):
-        axes.plot([], [], "|", color=GREY, ms=9, mew=2.5, label=f"{_time(shorter)}, absolute")
+        axes.plot(
+            [], [], "|", color=GREY, ms=9, mew=2.5, label=f"{_time(shorter.values())}, absolute"
+        )
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=5)
@@ -265,6 +268,10 @@ def sizes(
         name: [pair for pair in zip(members, shorter[name], strict=True) if any(pair)]
         for name, members in families.items()
     }
+    texts = [
+        "\n".join([name, *(f"{(a or b)[0]['parameters'] / 1e6:.1f} M" for a, b in pairs)])
+        for name, pairs in known.items()
+    ]
     tick = {"color": GREY, "marker": "_", "ms": 9, "mew": 2, "lw": 0}
     for axes, kind in zip(panels[0], kinds, strict=True):
         look = style(kind)
@@ -282,10 +289,6 @@ def sizes(
                 values = each(lines, kind)
                 axes.plot([spot - 0.04] * len(values), values, **tick)
         axes.axhline(100 / 9, color=GREY, lw=0.8, linestyle=":")
-        texts = [
-            "\n".join([name, *(f"{(a or b)[0]['parameters'] / 1e6:.1f} M" for a, b in pairs)])
-            for name, pairs in known.items()
-        ]
         axes.set_xticks(range(len(texts)), texts, fontsize=8)
         axes.set(title=kind, xlim=(-0.5, len(texts) - 0.5))
         axes.set_xlabel("backbone and its parameters, from left to right")
@@ -294,7 +297,7 @@ def sizes(
     panels[0][0].set(ylabel="absolute accuracy on validation puzzles (%)", ylim=(0, None))
     mark = {"color": "black", "marker": "o", "ms": 5, "lw": 1}
     hollow = {"linestyle": ":", "markerfacecolor": "white"}
-    times = [_time(dict(enumerate(_flat(rows)))) for rows in (families, shorter)]
+    times = [_time(chain.from_iterable(rows.values())) for rows in (families, shorter)]
     handles = [
         plt.Line2D([], [], label=f"a run, its decoder, {times[0]} (line: mean)", **mark),
         plt.Line2D([], [], label="the same run, the head on its encoder", **mark, **hollow),
@@ -303,10 +306,6 @@ def sizes(
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=4)
     save_figure(figure, path)
-
-
-def _flat(families: Mapping[str, Sequence[Sequence[Line]]]) -> list[Sequence[Line]]:
-    return [lines for members in families.values() for lines in members]
 
 
 def curves(rows: Mapping[str, Line], path: str | Path) -> None:
@@ -385,7 +384,7 @@ def _text(x: Any) -> str:
     return str(x) if x else "none"
 
 
-def _time(rows: Mapping[Any, Sequence[Line]]) -> str:
+def _time(rows: Iterable[Sequence[Line]]) -> str:
     """How long these rows were trained."""
-    found = sorted({line["settings"]["seconds"] for lines in rows.values() for line in lines})
+    found = sorted({line["settings"]["seconds"] for lines in rows for line in lines})
     return " or ".join(f"{seconds:g} s" for seconds in found) or "not run"
