@@ -256,6 +256,33 @@ def missing(results: dict) -> str:
     return "\n".join(lines) or "Every solver and every protocol has rows."
 
 
+def bleed_block() -> str:
+    """Sheets compressed after shuffling: how often that is seen, and what mending them gives."""
+    record = json.loads((RUNS / "bleed-val.json").read_text())
+    counts = {"compressed": [0.0, 0], "clean": [0.0, 0]}
+    for kind, found in record["seen"].items():
+        if kind != "ready-made":
+            count = counts[kind.rpartition(", ")[2]]
+            count[0] += found["above"] * found["sheets"] / 100
+            count[1] += found["sheets"]
+    (seen, all_), (wrong, clean) = counts["compressed"], counts["clean"]
+    ready = record["seen"]["ready-made"]
+    said = (
+        f"The correlation is above {record['leans']} for {100 * seen / all_:.0f} % of {all_:,} "
+        f"compressed validation sheets, for {ready['above']:.0f} % of {ready['sheets']:,} "
+        f"ready-made ones, and for {wrong:.0f} of {clean:,} clean ones."
+    )
+    kinds = [kind.removesuffix(", clean") for kind in record["solved"] if kind.endswith("clean")]
+    rows = []
+    for kind in kinds:
+        whole, ran = (record["solved"][f"{kind}, {state}"] for state in ("clean", "compressed"))
+        marks = (whole["auto"], ran["without mending"], ran["auto"])
+        cells = [f"{absolute:.1f} / {perfect:.1f}" for absolute, perfect, _ in marks]
+        rows.append([kind, str(ran["puzzles"]), *cells, f"{ran['auto'][2]:.1f}"])
+    head = ["cut", "puzzles", "clean", "compressed, not mended", "compressed, `auto`", "said (%)"]
+    return f"{said}\n\n{table(head, rows)}"
+
+
 def fusion_table() -> str:
     """What sums of evidence solve on validation puzzles."""
     path = RUNS / "fusion-val.json"
@@ -316,6 +343,7 @@ def blocks(results: dict) -> dict[str, str]:
         "levers": levers_table(),
         "generalisation": generalisation_block(),
         "costs": costs_table(),
+        "bleed": bleed_block(),
         "fusion": fusion_table(),
         "equal": equal_time_table(),
         "ece": calibrated_block(results),
