@@ -69,15 +69,14 @@ def puzzles(image: Pixels, seed: int) -> Iterator[tuple[str, Puzzle]]:
 
 
 def measure(image: Pixels, seed: int) -> list[tuple[Any, ...]]:
-    """(kind, leans, marks of auto, marks without mending) of one image's puzzles."""
+    """(kind, marks of auto, marks without mending) of one image's puzzles."""
     auto, lines = _auto(), []
     for kind, puzzle in puzzles(image, seed):
-        leans = bleed.leaning(puzzle.pieces, puzzle.grid)
         marks = [_marks(auto, puzzle)]
-        if leans > bleed.LEANS:
+        if bleed.mended(puzzle) is not puzzle:
             with patch.object(solver, "mended", lambda puzzle: puzzle):
                 marks.append(_marks(auto, puzzle))
-        lines.append((kind, leans, marks[0], marks[-1]))
+        lines.append((kind, marks[0], marks[-1]))
     return lines
 
 
@@ -129,7 +128,7 @@ def main(data: str) -> None:
         kind: {"puzzles": len(lines)}
         | {
             name: (100 * np.mean([line[k] for line in lines], 0)).round(1).tolist()
-            for k, name in ((1, "auto"), (2, "without mending"))
+            for k, name in enumerate(("auto", "without mending"))
         }
         for kind, lines in sorted(groups.items())
     }

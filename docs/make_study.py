@@ -232,10 +232,7 @@ def draw() -> None:
     for text, title in titles.items():
         path = folder / f"{'switches' if text == 'switch' else f'{text}s'}.png"
         title = f"{title}, equal training time"
-        if any(runs for name, runs in f[f"long {text}"].items() if name != "base"):
-            drawn.bars(f[f"long {text}"], KINDS, path, title, shorter=f[text])
-        else:
-            drawn.bars(f[text], KINDS, path, title)
+        drawn.bars(f[f"long {text}"], KINDS, path, title, shorter=f[text])
     drawn.sizes(f["long sizes"], f["sizes"], KINDS, folder / "backbones.png")
     drawn.curves(f["curves"], folder / "curves.png")
     drawn.curves(f["learning"], folder / "learning.png")

@@ -39,7 +39,7 @@ AHEAD, ALIKE = 0.02, 1.0
 WORN = 0.5  # pixels beside learned sides in large worn puzzles: docs/runs/weights-10x10-val.txt
 AGREED = 64  # width of the beam that looks for such an answer; as good for this as a wide one
 # Where colours had run over the cuts and were mended (bleed.py) symbols count too, since pixels are
-# no longer quite true: docs/runs/bleed-choices.txt, sections 2 and 3; of large boards section 4.
+# no longer quite true: docs/runs/bleed-choices.txt, sections 2 and 3; of large boards 4 and 7.
 MENDED = {"seq2seq": 0.5, "sides": 0.5}
 LARGE_MENDED = {"pixels": 1.0, "sides": 1.0}
 

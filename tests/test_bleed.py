@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
+from sheets import compressed
 from sklearn.datasets import load_sample_image
 
 from puzlm import Puzzle, Solver
 from puzlm.bleed import DEPTH, LEANS, LUMA, leaning, mended
-from puzlm.puzzle import shuffled
 
 
 def sheet(name: str, grid: int, side: int, gap: float = 0.0, quality: int = 75) -> Puzzle:
@@ -18,11 +17,7 @@ def sheet(name: str, grid: int, side: int, gap: float = 0.0, quality: int = 75) 
     size = round(side * (1 + gap)) * grid
     image = np.asarray(Image.fromarray(load_sample_image(name)).resize((size, size)))
     puzzle = Puzzle.from_image(image, grid, gap=gap, seed=3)
-    if not quality:
-        return puzzle
-    Image.fromarray(shuffled(puzzle)).save(file := io.BytesIO(), "JPEG", quality=quality)
-    again = Puzzle.from_shuffled(np.asarray(Image.open(file)), grid)
-    return replace(puzzle, pieces=again.pieces)
+    return compressed(puzzle, quality) if quality else puzzle
 
 
 @pytest.mark.parametrize("name", ["china.jpg", "flower.jpg"])

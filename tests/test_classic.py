@@ -1,10 +1,9 @@
 """Pixel measures against literal references; real photographs cut up and solved."""
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
+from sheets import compressed
 from sklearn.datasets import load_sample_image
 
 from puzlm import Puzzle, classic
@@ -105,13 +104,8 @@ def test_photos_are_solved(name, grid, side):
 def compressed_after_shuffling(name):
     """Shuffle pieces of a small photo, save that as JPEG, cut it again: before, after, truth."""
     image = Image.fromarray(load_sample_image(name)).resize((201, 201))
-    clean = np.asarray(image).reshape(3, 67, 3, 67, 3).swapaxes(1, 2).reshape(9, 67, 67, 3)
-    truth = np.random.default_rng(0).permutation(9)
-    clean = clean[truth]
-    picture = clean.reshape(3, 3, 67, 67, 3).swapaxes(1, 2).reshape(201, 201, 3)
-    Image.fromarray(picture).save(file := io.BytesIO(), "JPEG", quality=75)
-    again = np.asarray(Image.open(file)).reshape(3, 67, 3, 67, 3).swapaxes(1, 2)
-    return clean, again.reshape(9, 67, 67, 3), truth
+    clean = Puzzle.from_image(np.asarray(image), 3, seed=0)
+    return clean.pieces, compressed(clean).pieces, clean.truth
 
 
 @pytest.mark.parametrize("name", ["china.jpg", "flower.jpg"])
