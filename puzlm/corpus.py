@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from puzlm.errors import ImageError, SettingsError
-from puzlm.images import Pixels, iter_blobs, read_image, write_bytes
+from puzlm.images import Pixels, iter_blobs, read_image
 from puzlm.puzzle import Grid, parse_grid
 
 
@@ -98,9 +98,13 @@ class Album:
 
     def save(self, path: Path) -> None:
         """Write the decoded images, for other processes."""
-        from safetensors.torch import save
+        from safetensors.torch import save_file
 
-        write_bytes(path, save(vars(self)))
+        # Not by `write_bytes`: gigabytes would be held twice.
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        save_file(vars(self), part)
+        part.replace(path)
 
     @classmethod
     def load(cls, path: Path, device: str = "cpu") -> Album:

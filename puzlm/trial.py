@@ -72,10 +72,12 @@ class Gallery:
         self.turns = turns or Turns()
         sources = [[root / name for name in kind.train] for kind in kinds]
         self.prints = [fingerprint(paths) for paths in sources]
-        self.albums = [
+        albums = [
             _album(paths, name, kind.limit or None, device, self.turns)
             for kind, paths, name in zip(kinds, sources, self.prints, strict=True)
         ]
+        # A million puzzles are cut for each tokenizer: read four bytes at once.
+        self.albums = [album.with_words() if "cuda" in device else album for album in albums]
         self.images: list[list[Pixels]] = [
             list(iter_images([root / v for v in k.val], k.puzzles)) for k in kinds
         ]
