@@ -91,7 +91,7 @@ SOLVERS = [
 ]
 # Files PROTOCOL.seq2seq-DECODING.json; plain seq2seq is decoded "valid".
 DECODINGS = {
-    "greedy": "greedy; an answer that takes a cell twice has failed",
+    "greedy": "greedy, any cell at any time",
     "beam": "beam of 16",
     "assign": "assignment of beam marginals",
 }
@@ -177,6 +177,7 @@ def measured(solver: str, r: dict) -> list[str]:
     decoded = DECODINGS.get(solver.rpartition("-")[2])
     notes += [f"decoded: {decoded}"] if decoded else []
     notes += [f"{r['failed']} failed"] if r.get("failed") else []
+    notes += [f"{r['repeated']} with a cell twice"] if r.get("repeated") else []
     return [
         solver,
         str(r["puzzles"]),

@@ -145,6 +145,7 @@ def _number(value: float | None) -> str:
 
 def _row(result: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
     notes = [f"{result['failed']} failed"] if result.get("failed") else []
+    notes += [f"{result['repeated']} with a cell twice"] if result.get("repeated") else []
     low, high = result["data"].get("scale", [1.0, 1.0])
     if (low, high) != (1.0, 1.0):
         notes.append(f"geometry x {low:.3g}" + (f" to {high:.3g}" if high != low else ""))

@@ -3,7 +3,8 @@
 A solver is a callable `(list[Puzzle]) -> list of answers`, an answer has `positions` (n,),
 `confidences` (n,) in [0, 1] or None, and `solver`, the name of what gave it. Solvers see pieces,
 grid and given pieces only: the truth is taken out before they are asked. An answer that is an
-exception, or none at all, counts as failed: no piece of that puzzle is right.
+exception, or none at all, counts as failed: no piece of that puzzle is right. One that puts two
+pieces into a cell is scored piece by piece, as the paper's greedy answers are.
 """
 
 from __future__ import annotations
@@ -178,6 +179,7 @@ def evaluate(
         "data": {"name": source, "fingerprint": fingerprint, "scale": [min(scales), max(scales)]},
         "puzzles": len(outcomes),
         "failed": sum(record["error"] is not None for record in outcomes),
+        "repeated": sum(_repeats(record["positions"] or []) for record in outcomes),
         **{m: metrics.bootstrap([r[m] for r in outcomes]).as_dict() for m in MEASURES},
         "seconds_per_puzzle": round(sum(r["seconds"] for r in outcomes) / len(outcomes), 6),
         **_calibration(outcomes),
@@ -336,14 +338,18 @@ def _checked(
     placed = positions[positions != -1]
     if np.any((placed < 0) | (placed >= puzzle.cells)):
         raise PuzzleError(f"positions outside 0 to {puzzle.cells - 1} (-1: not placed)")
-    if len(np.unique(placed)) != len(placed):
-        raise PuzzleError("two pieces in one cell")
     if (given := getattr(answer, "confidences", None)) is None:
         return positions, None
     confidences = np.asarray(given, np.float64)
     if confidences.shape != (n,) or not np.all((confidences >= 0) & (confidences <= 1)):
         raise PuzzleError(f"confidences must be {n} numbers from 0 to 1")
     return positions, confidences
+
+
+def _repeats(positions: Sequence[int]) -> bool:
+    """Whether two pieces are put into one cell."""
+    placed = [cell for cell in positions if cell >= 0]
+    return len(set(placed)) < len(placed)
 
 
 def _calibration(outcomes: list[dict[str, Any]]) -> dict[str, Any]:

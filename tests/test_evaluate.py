@@ -153,7 +153,6 @@ def test_missing_pieces_score_the_present(folder):
         ([0, 1, 2], "9 whole numbers are needed"),
         (None, "9 whole numbers are needed"),
         (np.arange(9.0), "9 whole numbers are needed"),
-        ([0, 0, 2, 3, 4, 5, 6, 7, 8], "two pieces in one cell"),
         ([0, 1, 2, 3, 4, 5, 6, 7, 9], "outside 0 to 8"),
         ([0, 1, 2, 3, 4, 5, 6, 7, -2], "outside 0 to 8"),
     ],
@@ -166,6 +165,21 @@ def test_nonsense_scores_nothing(folder, positions, words):
     assert result["failed"] == 2 and result["absolute"]["value"] == 0.0
     assert all(words in record["error"] for record in result["outcomes"])
     assert result["ece"] is None
+
+
+def test_a_cell_taken_twice_is_scored_piece_by_piece(folder, truths):
+    def solve(puzzles):
+        found = [truths[p.pieces.tobytes()].copy() for p in puzzles]
+        for positions in found:
+            positions[0] = positions[1]
+        return [Answer(positions, None, "greedy") for positions in found]
+
+    result = evaluate(solve, PLAIN, folder, limit=2)
+    assert (result["failed"], result["repeated"]) == (0, 2)
+    assert all(record["absolute"] == 8 / 9 for record in result["outcomes"])
+    assert result["perfect"]["value"] == 0.0
+    whole = evaluate(oracle(truths), PLAIN, folder, limit=2)
+    assert whole["repeated"] == 0
 
 
 @pytest.mark.parametrize("sure", [[0.5] * 3, [1.5] * 9, [float("nan")] * 9])
