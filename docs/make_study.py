@@ -137,8 +137,9 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
         for line in mine:
             numbers |= run_numbers(name if line is mine[0] else f"{name} {line['seed']}", line)
         for way, text in (("valid", "decoder"), ("head", "head")):
-            values = each(mine, "photos-3x3", way) or [float("nan")]
-            numbers[f"mean {text} {name}"] = f"{sum(values) / len(values):.1f}"
+            for kind, ending in zip(KINDS, ("", " art"), strict=True):
+                values = each(mine, kind, way) or [float("nan")]
+                numbers[f"mean {text} {name}{ending}"] = f"{sum(values) / len(values):.1f}"
     figures |= {
         "decoding": decoded,
         "curves": {str(found[n][0]["x"] or n): found[n][0] for n in CURVES if n in found},

@@ -235,7 +235,7 @@ def solve_cost(report: Report, cold: int, repeats: int) -> Record:
         command = [
             sys.executable,
             "-m",
-            "puzlm.cli",
+            "puzlm",
             "solve",
             str(picture),
             "--grid",

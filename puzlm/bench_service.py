@@ -265,7 +265,7 @@ def serving() -> Iterator[Server]:
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "puzlm.cli", "web", "--port", str(port)],
+            [sys.executable, "-m", "puzlm", "web", "--port", str(port)],
             stdout=said,
             stderr=said,
             env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},

@@ -74,7 +74,3 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             raise
         _refuse(error)
-
-
-if __name__ == "__main__":
-    main()

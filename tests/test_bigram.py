@@ -113,7 +113,7 @@ def test_from_token_files_by_the_command(images, strips, crops, tmp_path):
         [
             sys.executable,
             "-m",
-            "puzlm.cli",
+            "puzlm",
             "fit-sides",
             "gap-0.0.npy",
             "gap-0.1.npy",

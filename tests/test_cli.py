@@ -16,7 +16,7 @@ SAMPLE = "puzlm/samples/china.jpg"
 
 
 def puzlm(*arguments, code=0):
-    command = [sys.executable, "-m", "puzlm.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "puzlm", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stderr
     return done

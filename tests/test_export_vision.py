@@ -157,7 +157,7 @@ def test_runs_without_torch(folder):
 
 
 def test_the_command_exports(folder, tmp_path):
-    command = [sys.executable, "-m", "puzlm.cli", "export", str(folder), "-o", str(tmp_path / "x")]
+    command = [sys.executable, "-m", "puzlm", "export", str(folder), "-o", str(tmp_path / "x")]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     OnnxVision(tmp_path / "x"), OnnxEdges(tmp_path / "x")

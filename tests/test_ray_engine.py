@@ -24,7 +24,7 @@ TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}  # of the
 
 def command(*arguments, cwd=None, code=0):
     done = subprocess.run(
-        [sys.executable, "-m", "puzlm.cli", *map(str, arguments)],
+        [sys.executable, "-m", "puzlm", *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,

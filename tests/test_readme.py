@@ -25,7 +25,7 @@ def run(command, folder):
     words = shlex.split(command, comments=True)
     assert words[0] == "puzlm"
     done = subprocess.run(
-        [sys.executable, "-m", "puzlm.cli", *words[1:]],
+        [sys.executable, "-m", "puzlm", *words[1:]],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -17,7 +17,7 @@ from puzlm.images import read_image, write_image
 from puzlm.puzzle import Puzzle, shuffled
 from puzlm.solving import find, pictures
 
-COMMAND = [sys.executable, "-m", "puzlm.cli"]
+COMMAND = [sys.executable, "-m", "puzlm"]
 
 
 def puzlm(*arguments, code=0, **options):

@@ -121,7 +121,7 @@ def test_killed_run_goes_on_as_if_nothing_happened(folder, tmp_path):
     command = [
         sys.executable,
         "-m",
-        "puzlm.cli",
+        "puzlm",
         "train",
         str(tmp_path / "r.toml"),
         "-o",
