@@ -31,6 +31,7 @@ from study_tables import (  # noqa: E402
     label,
     longer,
     row_table,
+    signed,
     tokenizer_facts,
     verdict,
 )
@@ -133,7 +134,12 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
     for kind in KINDS:
         numbers[f"between {kind}"] = f"{between[kind]:.1f}"
         numbers[f"long between {kind}"] = f"{later[kind]:.1f}"
+    for way in ("pixels", "assign"):
+        more = drawn.gain(decoded, decoded, "art-3x3", "fusion", way)
+        numbers[f"fusion over {way}"] = signed(more) if more else "?"
     for name, mine in found.items():
+        seen = sum(x["puzzles_seen"] for x in mine) / len(mine)
+        numbers[f"mean seen {name}"] = f"{seen / 1e6:.2f}"
         for line in mine:
             numbers |= run_numbers(name if line is mine[0] else f"{name} {line['seed']}", line)
         for way, text in (("valid", "decoder"), ("head", "head")):

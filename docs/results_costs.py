@@ -78,8 +78,9 @@ def levers_table(path: Path = ROOT / "docs" / "study" / "rows.jsonl") -> str:
     about = (
         f"Small models, each trained for the same time on one {found['base'][0]['device']}, "
         "validation puzzles; the base is the paper's tokenizer with heads and centroid start. "
-        "Accuracies and gains are those of the mean over the seeds, gains puzzle by puzzle; gains "
-        "may be the seeds' alone. [The study](study.md) has all rows, and says which are clear."
+        "Accuracies are means over the seeds, gains over those that the base has too, puzzle by "
+        "puzzle; they may be the seeds' alone. [The study](study.md) has all rows, and says which "
+        "are clear."
     )
     parts = [about, *(levers(prefix) for prefix in ("long-", "") if f"{prefix}base" in found)]
     if again:

@@ -48,7 +48,8 @@ def each(lines: Sequence[Line], kind: str, way: str = "valid") -> list[float]:
 def gain(
     lines: Sequence[Line], base: Sequence[Line], kind: str, way: str = "valid", base_way: str = ""
 ) -> Interval | None:
-    """Points of absolute accuracy above the base: on the same puzzles, means over the seeds."""
+    """Points of absolute accuracy above the base: the same puzzles and seeds, means over these."""
+    lines, base = same_seeds(lines, base)
     if not _results(lines, kind, way) or not _results(base, kind, base_way or way):
         return None
     one, other = (
@@ -56,6 +57,21 @@ def gain(
         for rows, asked in ((lines, way), (base, base_way or way))
     )
     return bootstrap(one - other[: len(one)])  # slow ways see the first puzzles only
+
+
+def same_seeds(
+    lines: Sequence[Line], base: Sequence[Line]
+) -> tuple[Sequence[Line], Sequence[Line]]:
+    """The runs of two rows whose seeds both have; all of them where none is shared.
+
+    Seeds draw the training puzzles: a row of one seed against the base's mean over two would be
+    charged with what the other seed is better.
+    """
+    both = {x["seed"] for x in lines} & {x["seed"] for x in base}
+    if not both:
+        return lines, base
+    one, other = ([x for x in rows if x["seed"] in both] for rows in (lines, base))
+    return one, other
 
 
 def steady(lines: Sequence[Line], kind: str) -> bool:
@@ -82,6 +98,7 @@ def of_time(rows: Iterable[Sequence[Line]], long: bool) -> list[Sequence[Line]]:
 
 def seed_noise(lines: Sequence[Line], base: Sequence[Line], between: float) -> float:
     """Points of gain that seeds alone explain: two standard errors of a difference of means."""
+    lines, base = same_seeds(lines, base)
     return 2 * between * math.sqrt(1 / len(lines) + 1 / len(base))
 
 
