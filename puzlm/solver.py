@@ -117,7 +117,7 @@ class Solver:
         else:
             found = cls(
                 PieceTokenizer.from_pretrained(folder),
-                load_reader(folder, *how) if solver in ("auto", "seq2seq") else None,
+                load_reader(folder, *how) if solver in ("auto", "seq2seq", "symbols") else None,
                 load_sides(folder, *how),
                 checkpoints.card(folder),
                 box=box,

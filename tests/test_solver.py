@@ -87,6 +87,9 @@ def test_symbols_alone_never_look_at_pixels(photo, monkeypatch):
     touching = Puzzle.from_image(photo, "2x4", seed=1)
     other = solver.solve(touching)
     assert other.solver == "symbols (sides)" and perfect(other.positions, touching.truth)
+    named = Solver.from_pretrained("puzlm-3x3", solver="symbols").solve(worn[0])
+    assert named.solver == "symbols (seq2seq + sides)"
+    assert np.array_equal(named.confidences, found[0].confidences)
 
 
 def test_a_sure_but_untrained_model_is_no_match_for_borders_that_touch(tokenizer, crops):
