@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.assembly import assemble, assemble_turned
+from puzlm.errors import PuzzleError
 
 Pieces = NDArray[np.uint8]
 Costs = NDArray[np.float32]
@@ -79,7 +80,7 @@ def solve(
     pieces = _checked(pieces)
     n, height, width, _ = pieces.shape
     if rotations and height != width:
-        raise ValueError(f"pieces are {height}x{width} pixels; rotations need square pieces")
+        raise PuzzleError(f"pieces are {height}x{width} pixels; rotations need square pieces")
     if rotations:
         turned = [np.rot90(pieces, turn, axes=(1, 2)) for turn in range(4)]
         pieces = np.concatenate(turned)
@@ -195,11 +196,13 @@ MEASURES: dict[str, Callable[[Pieces], Pair]] = {
 def _checked(pieces: Pieces) -> Pieces:
     pieces = np.asarray(pieces)
     if pieces.ndim != 4 or pieces.shape[3] != 3 or len(pieces) == 0:
-        raise ValueError(f"pieces is {pieces.shape}; give (number, height, width, 3)")
+        raise PuzzleError(f"pieces is {pieces.shape}; give (number, height, width, 3)")
     if pieces.dtype != np.uint8:
-        raise ValueError(f"pieces is {pieces.dtype}; give uint8, 0 to 255")
+        raise PuzzleError(f"pieces is {pieces.dtype}; give uint8, 0 to 255")
     if min(pieces.shape[1:3]) < 2:
-        raise ValueError(f"pieces are {pieces.shape[1]}x{pieces.shape[2]} pixels; give 2x2 or more")
+        raise PuzzleError(
+            f"pieces are {pieces.shape[1]}x{pieces.shape[2]} pixels; give 2x2 or more"
+        )
     return pieces
 
 

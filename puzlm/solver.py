@@ -363,10 +363,7 @@ class Solver:
             from puzlm import classic
 
             rotations = self.rotations or bool(puzzle.settings.get("rotations"))
-            try:
-                found = classic.solve(puzzle.pieces, puzzle.grid, given=given, rotations=rotations)
-            except ValueError as error:
-                raise PuzzleError(str(error)) from error
+            found = classic.solve(puzzle.pieces, puzzle.grid, given=given, rotations=rotations)
             positions, sure = found.positions, np.clip(found.confidence, 0, 1)
             turns = tuple(found.turns.tolist()) if rotations else ()
         order = tuple(np.argsort(-sure, kind="stable").tolist())

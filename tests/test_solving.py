@@ -117,6 +117,15 @@ def test_a_pattern_of_pictures(tmp_path, photo):
     assert (tmp_path / "x" / "sheet.png").read_bytes() == before
 
 
+def test_a_puzzle_too_small_to_solve_spoils_no_other(tmp_path, photo):
+    for name, picture in (("a", photo), ("b", photo[:3, :3]), ("c", photo)):
+        write_image(tmp_path / f"{name}.png", picture)
+    paths = [tmp_path / f"{name}.png" for name in "abc"]
+    done = puzlm("solve", *paths, "--grid", 3, "-o", tmp_path / "o", code=2)
+    assert "b.png: pieces are 1x1 pixels" in done.stderr and done.stderr.count("\n") == 1
+    assert sorted(p.name for p in (tmp_path / "o").iterdir()) == ["a.png", "c.png"]
+
+
 def test_what_paths_mean(box, tmp_path):
     assert find([box / "a"]) == box / "a"  # one puzzle
     assert find([box / "a" / "shuffled.png"]) == box / "a" / "shuffled.png"
