@@ -124,12 +124,12 @@ class Solver:
                 solver=solver,
                 decoding=decoding,
             )
-        found._check_parts(folder)
+        found._check_parts(str(folder))
         return found
 
     def variant(self, *, solver: str, decoding: str = "valid") -> Solver:
         """Another way to solve with the same models in memory."""
-        return Solver(
+        other = Solver(
             self.tokenizer,
             self.reader,
             self.sides,
@@ -140,20 +140,24 @@ class Solver:
             box=self.box,
             solver=solver,
             decoding=decoding,
+            rotations=self.rotations,
         )
+        other.raw = self.raw
+        return other
 
-    def _check_parts(self, folder: Path) -> None:
+    def _check_parts(self, whose: str) -> None:
         """Say at once what a model cannot do."""
+        language = self.reader or self.box  # the box loads those of other grids when needed
         needs = {
             "bigram": (self.sides, "side model (sides.json)"),
-            "seq2seq": (self.reader, "language model (model.json)"),
-            "symbols": (self.reader or self.sides, "language model (model.json)"),
+            "seq2seq": (language, "language model (model.json)"),
+            "symbols": (language or self.sides, "language model (model.json)"),
             "vision": (self.vision, "ViT (vision.json)"),
             "vision-pairs": (self.edges, "encoder of sides (edges.json)"),
         }
         part, name = needs.get(self.solver, (True, ""))
         if part is None:
-            raise ModelError(f"{folder}: has no {name}")
+            raise ModelError(f"{whose}: has no {name}")
 
     @property
     def vision(self) -> Any:
@@ -189,6 +193,7 @@ class Solver:
         self, puzzles: Iterable[Puzzle], *, given: Sequence[Given] | None = None
     ) -> list[Solution]:
         """Solve many puzzles, reading those of one grid together."""
+        self._check_parts(f"solver '{self.solver}'")
         puzzles = list(puzzles)
         if given is None:  # a protocol may give pieces away, the centre say
             given = [p.settings.get("given") or {} for p in puzzles]

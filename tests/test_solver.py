@@ -164,6 +164,29 @@ def test_turned_pieces_are_set_upright(photo):
         Solver(solver="random", rotations=True)
 
 
+def test_what_a_solver_lacks_is_said_when_it_should_solve(photo):
+    puzzle = Puzzle.from_image(photo, 3, seed=1)
+    one = Solver.from_pretrained("puzlm-3x3", solver="bigram")
+    for lacking, message in (
+        (one.variant(solver="vision"), r"solver 'vision': has no ViT \(vision.json\)"),
+        (one.variant(solver="seq2seq"), "solver 'seq2seq': has no language model"),
+        (Solver(solver="bigram"), "solver 'bigram': has no side model"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            lacking.solve(puzzle)
+    boxed = Solver.from_pretrained(solver="bigram").variant(solver="seq2seq")
+    assert perfect(boxed.solve(puzzle).positions, puzzle.truth)  # the box has all
+
+
+def test_a_variant_differs_in_nothing_else():
+    one = Solver(solver="classic", rotations=True)
+    one.raw = True
+    other = one.variant(solver="classic")
+    assert other.rotations and other.raw
+    with pytest.raises(SettingsError, match="only the classic solver"):
+        one.variant(solver="random")
+
+
 def test_solve_many_is_solve(auto, photo):
     kinds = [(3, 0, 0), (3, 0.5, 1), (2, 0, 0), (3, 0.1, 0)]
     puzzles = [Puzzle.from_image(photo, g, gap=x, missing=m, seed=3) for g, x, m in kinds]
