@@ -56,7 +56,7 @@ class Decoded:
     confidence: Floats
     marginals: Floats | None = None  # (rows, slots, cells)
     alternatives: Ints | None = None  # (rows, hypotheses, slots), best first
-    scores: Floats | None = None  # (rows, hypotheses) log-probabilities
+    scores: Floats | None = None  # (rows, hypotheses) log-probabilities; -inf: no such board
 
 
 def decode(
@@ -241,6 +241,6 @@ def _log_softmax(x: Any) -> Floats:
     x = np.asarray(x, np.float64)
     top = x.max(-1, keepdims=True)
     top = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         result: Floats = x - top - np.log(np.exp(x - top).sum(-1, keepdims=True))
     return np.where(np.isfinite(x), result, -np.inf)

@@ -131,6 +131,20 @@ def test_given_pieces_stay_where_they_are(auto, reader, photo):
             auto.solve(puzzle, given=bad)
 
 
+@pytest.mark.parametrize("decoding", ["beam", "assign"])
+def test_alternatives_are_boards_that_can_be(decoding, photo):
+    """With most pieces given there are fewer boards than a beam holds."""
+    solver = Solver.from_pretrained("puzlm-3x3", solver="seq2seq", decoding=decoding)
+    puzzle = Puzzle.from_image(photo, 3, seed=1)
+    for number, boards in ((6, 5), (7, 1), (8, 0)):
+        given = {i: int(puzzle.truth[i]) for i in range(number)}
+        found = solver.solve(puzzle, given=given)
+        assert len(found.alternatives) == boards
+        for other in found.alternatives:
+            assert sorted(other) == list(range(9))
+            assert all(other[piece] == cell for piece, cell in given.items())
+
+
 def test_other_grids_are_solved_by_what_can(auto, reader, photo):
     puzzle = Puzzle.from_image(photo, "4x6", seed=1)
     found = auto.solve(puzzle)
