@@ -120,7 +120,7 @@ def solve(
             solving.show_many(found, folder)
         raise typer.Exit(2 if any("error" in record for record in found) else 0)
     loaded = Puzzle.load(path, grid, incomplete=incomplete)
-    solution = engine().solve(loaded, given=_given(given or []))
+    solution = engine().solve(loaded, given=_given(given) if given else None)
     output = output or Path("solved.png")
     write_image(output, solution.drawn(loaded.truth))
     if gif is not None:

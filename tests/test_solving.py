@@ -126,6 +126,15 @@ def test_a_puzzle_too_small_to_solve_spoils_no_other(tmp_path, photo):
     assert sorted(p.name for p in (tmp_path / "o").iterdir()) == ["a.png", "c.png"]
 
 
+def test_pieces_that_puzzle_json_gives_stay(tmp_path, photo):
+    made = Puzzle.from_image(photo, 2, seed=1)
+    wrong = {0: int(made.truth[1])}
+    Puzzle(made.pieces, made.grid, made.truth, settings={"given": wrong}).save(tmp_path / "p")
+    for options, cell in (([], wrong[0]), (["--given", f"0={made.truth[0]}"], made.truth[0])):
+        done = puzlm("solve", tmp_path / "p", "-o", tmp_path / "s.png", "--json", *options)
+        assert json.loads(done.stdout)["positions"][0] == cell
+
+
 def test_what_paths_mean(box, tmp_path):
     assert find([box / "a"]) == box / "a"  # one puzzle
     assert find([box / "a" / "shuffled.png"]) == box / "a" / "shuffled.png"
