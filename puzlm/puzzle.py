@@ -160,7 +160,7 @@ class Puzzle:
     @classmethod
     def from_image(
         cls,
-        image: Pixels,
+        image: Pixels | Image.Image,
         grid: Grid | int | str = 3,
         *,
         gap: float = 0.0,
@@ -177,17 +177,17 @@ class Puzzle:
             )
         rng = np.random.default_rng(seed)
         order = rng.permutation(cells)[: cells - missing]
-        pieces = cut(image, grid, gap, jitter, rng)
+        pieces = cut(as_pixels(image), grid, gap, jitter, rng)
         settings = {"gap": gap, "jitter": jitter, "missing": missing, "seed": seed}
         return cls(pieces[order], grid, order.astype(np.int64), settings=settings)
 
     @classmethod
-    def from_shuffled(cls, image: Pixels, grid: Grid | int | str) -> Puzzle:
+    def from_shuffled(cls, image: Pixels | Image.Image, grid: Grid | int | str) -> Puzzle:
         """Cut a shuffled picture into its pieces; piece i is raster cell i of that picture.
 
         An RGBA picture may have holes: cells that are fully transparent hold no piece.
         """
-        grid = parse_grid(grid)
+        grid, image = parse_grid(grid), as_pixels(image, holes=True)
         rgb, alpha = image[:, :, :3], image[:, :, 3] if image.shape[2] == 4 else None
         pieces = cut(np.ascontiguousarray(rgb), grid)
         if alpha is not None:
@@ -236,6 +236,19 @@ def with_holes(image: Image.Image) -> Pixels:
     """Pixels of a shuffled picture: RGBA where the picture can be transparent, else RGB."""
     clear = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
     return np.asarray(image.convert("RGBA")) if clear else to_rgb(image)
+
+
+def as_pixels(image: Pixels | Image.Image, holes: bool = False) -> Pixels:
+    """Pixels of a picture (height, width, 3) of uint8, or 4 where it may have `holes`."""
+    if isinstance(image, Image.Image):
+        return with_holes(image) if holes else to_rgb(image)
+    image = np.asarray(image)
+    if image.ndim != 3 or image.shape[2] not in (3, 4)[: 1 + holes] or image.dtype != np.uint8:
+        raise PuzzleError(
+            f"the picture has shape {image.shape} of {image.dtype}; "
+            f"(height, width, 3{' or 4' if holes else ''}) of uint8 is needed"
+        )
+    return image
 
 
 def find_grid(image: Pixels) -> Grid | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from puzlm import calibration, checkpoints
 from puzlm.bleed import mended
@@ -178,7 +179,7 @@ class Solver:
 
     def solve(
         self,
-        x: Puzzle | Pixels | Sequence[Pixels] | str | Path,
+        x: Puzzle | Pixels | Image.Image | Sequence[Pixels | Image.Image] | str | Path,
         grid: Grid | int | str | None = None,
         *,
         given: Given | None = None,

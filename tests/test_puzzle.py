@@ -185,6 +185,17 @@ def test_bad_input_says_what_is_wrong(make, message, tmp_path):
         make(tmp_path)
 
 
+@pytest.mark.parametrize("make", [Puzzle.from_image, Puzzle.from_shuffled])
+def test_pictures_are_eight_bit_colours(make, photo):
+    """Floats would turn black, 16 bits wrap."""
+    for bad in (photo / 255, photo.astype(np.uint16) * 257, photo[:, :, 0], photo[:, :, :2]):
+        with pytest.raises(PuzzleError, match="the picture has shape .* of uint8 is needed"):
+            make(bad, 3)
+    assert np.array_equal(make(Image.fromarray(photo), 3).pieces, make(photo, 3).pieces)
+    clear = np.dstack([photo, np.full(photo.shape[:2], 255, np.uint8)])
+    assert np.array_equal(make(Image.fromarray(clear), 3).pieces, make(photo, 3).pieces)
+
+
 def test_folder_of_different_sizes_or_wrong_number(tmp_path, photo):
     pieces = cut(photo, (3, 3))
     for i, piece in enumerate(pieces):

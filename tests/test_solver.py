@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from puzlm import Puzzle, Solver
 from puzlm.backbones import ModelSettings, Seq2Seq, TorchReader
@@ -51,6 +52,9 @@ def test_every_kind_of_input_gives_the_same_picture(auto, photo, tmp_path):
         (str(tmp_path / "shuffled.png"), 3),
         (shuffled(puzzle), "3"),
         (list(puzzle.pieces), None),
+        (puzzle, "3x3"),
+        (Image.fromarray(shuffled(puzzle)), 3),
+        ([Image.fromarray(piece).convert("RGBA") for piece in puzzle.pieces], None),
     ):
         assert np.array_equal(auto.solve(x, grid).image, want)
 
@@ -228,5 +232,7 @@ def test_clear_errors(tmp_path):
         Solver(solver="clasic")
     with pytest.raises(SettingsError, match="did you mean 'beam'"):
         Solver(decoding="baem")
+    with pytest.raises(PuzzleError, match="has a 3x3 grid, not 2x2"):
+        Solver(solver="classic").solve(Puzzle(np.zeros((9, 8, 8, 3), np.uint8), (3, 3)), "2x2")
     with pytest.raises(PuzzleError, match="needs its grid"):
         Solver(solver="classic").solve(np.zeros((9, 9, 3), np.uint8))
