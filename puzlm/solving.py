@@ -6,6 +6,7 @@ import glob
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,14 @@ def pictures(paths: Sequence[Path], folder: Path) -> list[Path]:
     names = [path.name if path.is_dir() else path.stem for path in paths]
     if len(set(names)) < len(names):  # */shuffled.png: the folders have the names
         names = [f"{path.absolute().parent.name}-{n}" for path, n in zip(paths, names, strict=True)]
-    seen: dict[str, int] = {}
+    taken, free = set(names), set(names)  # a numbered name may be some other puzzle's own
     for i, name in enumerate(names):
-        seen[name] = seen.get(name, 0) + 1
-        names[i] = name if seen[name] == 1 else f"{name}-{seen[name]}"
+        if name in free:
+            free.remove(name)
+            continue
+        number = next(k for k in count(2) if f"{name}-{k}" not in taken)
+        names[i] = f"{name}-{number}"
+        taken.add(names[i])
     return [folder / f"{name}.png" for name in names]
 
 

@@ -151,6 +151,8 @@ def test_what_paths_mean(box, tmp_path):
     ]
     same = pictures([Path("p/s.png"), Path("q/s.png"), Path("q/s.jpg")], tmp_path)
     assert [p.name for p in same] == ["p-s.png", "q-s.png", "q-s-2.png"]
+    same = pictures([Path("p/a.png"), Path("p/a.jpg"), Path("p/a-2.png")], tmp_path)
+    assert [p.name for p in same] == ["p-a.png", "p-a-3.png", "p-a-2.png"]
     with pytest.raises(SettingsError, match="folder"):
         pictures([Path("a.png")], Path("x.png"))
 
