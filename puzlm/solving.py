@@ -166,13 +166,21 @@ def _solve(engine: Solver, batch: list[Solved]) -> Iterator[Solved]:
 def _keep(solved: Solved, gifs: Path | None) -> None:
     """Write what a solved puzzle leaves behind."""
     assert solved.solution is not None and solved.puzzle is not None
-    if solved.picture.exists() and solved.picture.resolve() == solved.path.resolve():
-        raise PuzzleError(
-            f"{solved.path}: the answer would overwrite the puzzle; choose another -o"
-        )
+    movie = None if gifs is None else gifs / f"{solved.picture.stem}.gif"
+    check_output(solved.path, solved.puzzle, solved.picture, movie)
     write_image(solved.picture, solved.solution.drawn(solved.puzzle.truth))
-    if gifs is not None:
-        write_gif(gifs / f"{solved.picture.stem}.gif", solved.puzzle, solved.solution)
+    if movie is not None:
+        write_gif(movie, solved.puzzle, solved.solution)
+
+
+def check_output(path: Path, puzzle: Puzzle, picture: Path, movie: Path | None) -> None:
+    """Refuse to write an answer over the puzzle's own files."""
+    own = {file.resolve() for file in (path, *(path / name for name in puzzle.names))}
+    for file, option in ((picture, "-o"), (movie, "--gif")):
+        if file is not None and file.resolve() in own:
+            raise PuzzleError(
+                f"{path}: the answer would overwrite the puzzle; choose another {option}"
+            )
 
 
 def write_gif(path: Path, puzzle: Puzzle, solution: Solution) -> None:

@@ -117,6 +117,26 @@ def test_a_pattern_of_pictures(tmp_path, photo):
     assert (tmp_path / "x" / "sheet.png").read_bytes() == before
 
 
+@pytest.mark.parametrize("output", ["s.png", "p/piece_0.png"])
+@pytest.mark.parametrize("option", ["-o", "--gif"])
+def test_one_puzzle_is_not_overwritten_either(output, option, tmp_path, photo):
+    puzzle = Puzzle.from_image(photo, 2, seed=1)
+    puzzle.save(tmp_path / "p")
+    write_image(tmp_path / "s.png", shuffled(puzzle))
+    before = (tmp_path / output).read_bytes()
+    path = tmp_path / output if output == "s.png" else tmp_path / "p"
+    more = ["--grid", 2, "--solver", "classic", option, tmp_path / "p" / ".." / output]
+    done = puzlm("solve", path, *more, code=2, cwd=tmp_path)
+    assert f"would overwrite the puzzle; choose another {option}" in done.stderr
+    assert (tmp_path / output).read_bytes() == before and not (tmp_path / "solved.png").exists()
+
+
+def test_solvers_are_offered_where_they_can_be_used():
+    wide = {**os.environ, "COLUMNS": "200"}
+    assert "module:function" not in puzlm("solve", "--help", env=wide).stdout
+    assert "module:function" in puzlm("evaluate", "--help", env=wide).stdout
+
+
 def test_a_puzzle_too_small_to_solve_spoils_no_other(tmp_path, photo):
     for name, picture in (("a", photo), ("b", photo[:3, :3]), ("c", photo)):
         write_image(tmp_path / f"{name}.png", picture)
