@@ -80,8 +80,8 @@ def to_rgb(image: Image.Image) -> Pixels:
     """Turn any mode into 8-bit RGB: transparent pixels fall on white, 16-bit is scaled to 8."""
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         grey = np.asarray(image).astype(np.float64)
-        top = grey.max(initial=0.0)
-        if top > 255:  # 16-bit data; 8-bit data in a wide mode stays as it is
+        # Only the modes of no fixed range need a guess, which may differ from piece to piece.
+        if image.mode.startswith("I;16") or grey.max(initial=0.0) > 255:
             grey = grey / 257.0
         image = Image.fromarray(np.clip(np.rint(grey), 0, 255).astype(np.uint8))
     elif image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:

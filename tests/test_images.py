@@ -41,6 +41,15 @@ def test_every_mode_a_person_has_becomes_rgb(photo):
     assert np.abs(read_image(cases["16-bit"]).astype(int)[..., 0] - wide // 257).max() <= 1
 
 
+def test_all_16_bit_pictures_are_scaled_alike():
+    """Pieces of one puzzle: the darkest must not come out brighter than the next."""
+    levels = [0, 200, 255, 256, 600, 65535]
+    flat = [encoded(Image.fromarray(np.full((4, 4), level, np.uint16))) for level in levels]
+    assert [read_image(blob)[0, 0, 0] for blob in flat] == [0, 1, 1, 1, 2, 255]
+    wide = Image.fromarray(np.full((4, 4), 200, np.int32))  # 8-bit data in a wide mode
+    assert read_image(encoded(wide, "TIFF"))[0, 0, 0] == 200
+
+
 def test_transparent_pixels_fall_on_white():
     clear = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
     assert (read_image(encoded(clear)) == 255).all()
