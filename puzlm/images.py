@@ -8,7 +8,6 @@ import json
 import os
 import tarfile
 import tempfile
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ Pixels = NDArray[np.uint8]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
 # What is decoded at all: some of Pillow's other readers start programs (EPS: Ghostscript).
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-MAX_PIXELS = 100_000_000  # a 10,000 x 10,000 picture; larger ones are refused as bombs
+MAX_PIXELS = 89_478_485  # larger ones are refused as bombs; Pillow itself warns from here on
 
 
 def read_image(source: str | Path | bytes, *, name: str | None = None) -> Pixels:
@@ -44,21 +43,23 @@ def open_image(source: str | Path | bytes, *, name: str | None = None) -> Image.
         if path.is_dir():
             raise ImageError(f"{label}: is a folder, an image file is needed here")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            data = source if isinstance(source, bytes) else Path(source).read_bytes()
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
-            width, height = image.size
-            if width * height > MAX_PIXELS:
-                raise ImageError(
-                    f"{label}: {width} x {height} pixels, more than the {MAX_PIXELS:,} allowed; "
-                    "scale it down first"
-                )
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-            return upright if upright is not None else image
+        data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        width, height = image.size
+        if width * height > MAX_PIXELS:
+            raise ImageError(
+                f"{label}: {width} x {height} pixels, more than the {MAX_PIXELS:,} allowed; "
+                "scale it down first"
+            )
+        image.load()
+        upright = ImageOps.exif_transpose(image)
+        return upright if upright is not None else image
+    # The warning too: programs may have made errors of warnings. To filter it here would change
+    # the filters of other threads.
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise ImageError(f"{label}: too many pixels; scale it down first") from error
+        raise ImageError(
+            f"{label}: more than the {MAX_PIXELS:,} pixels allowed; scale it down first"
+        ) from error
     except UnidentifiedImageError as error:
         raise ImageError(f"{label}: not an image that can be read") from error
     except ImageError:

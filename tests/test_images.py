@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import warnings
 
 import numpy as np
 import pytest
@@ -82,6 +83,17 @@ def test_bomb_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
     Image.new("1", (100, 100)).save(tmp_path / "bomb.png")
     with pytest.raises(ImageError, match="100 x 100 pixels, more than"):
         read_image(tmp_path / "bomb.png")
+
+
+@pytest.mark.parametrize("action", ["ignore", "error"])
+def test_one_limit_whatever_is_done_with_warnings(action, tmp_path):
+    """Pillow warns of 90 million pixels; the answer is ours."""
+    (tmp_path / "large.ppm").write_bytes(b"P5 9500 9500 255\n")  # refused by its head alone
+    said = "large.ppm: (9500 x 9500 pixels, )?more than the 89,478,485 (pixels )?allowed"
+    with warnings.catch_warnings():
+        warnings.simplefilter(action)
+        with pytest.raises(ImageError, match=said):
+            read_image(tmp_path / "large.ppm")
 
 
 def test_a_real_bomb(tmp_path):
