@@ -15,7 +15,7 @@ DEFAULT = "puzlm-3x3"
 def find(name_or_path: str | Path | None = None) -> Path:
     """Folder of a model: a name from the box, or a path."""
     wanted = str(name_or_path or DEFAULT)
-    if "/" not in wanted and (BOX / wanted).is_dir():
+    if wanted in names():
         return BOX / wanted
     path = Path(wanted)
     if path.is_dir():
