@@ -75,6 +75,7 @@ class Solver:
             raise SettingsError(f"rotations: only the classic solver turns pieces, not '{solver}'")
         self.solver, self.decoding, self.rotations = solver, decoding, rotations
         self.raw = False  # True: confidences as the models state them, to fit calibration.py
+        self.shipped = False  # True: a model of the box, for which calibration.py was fitted
 
     @classmethod
     def from_pretrained(
@@ -126,6 +127,7 @@ class Solver:
                 decoding=decoding,
             )
         found._check_parts(str(folder))
+        found.shipped = checkpoints.shipped(folder)
         return found
 
     def variant(self, *, solver: str, decoding: str = "valid") -> Solver:
@@ -143,7 +145,7 @@ class Solver:
             decoding=decoding,
             rotations=self.rotations,
         )
-        other.raw = self.raw
+        other.raw, other.shipped = self.raw, self.shipped
         return other
 
     def _check_parts(self, whose: str) -> None:
@@ -232,8 +234,7 @@ class Solver:
 
     def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:
         """The same answer, its confidences such as were right so often; not of a foreign model."""
-        known = self.solver == "classic" or self.card.get("name") in checkpoints.names()
-        if self.raw or not known:
+        if self.raw or not (self.shipped or self.solver == "classic"):
             return found
         sure = calibration.calibrated(
             found.solver, found.confidences, found.positions, found.grid, given

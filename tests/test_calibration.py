@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from puzlm import Puzzle, Solver, calibration
+from puzlm import Puzzle, Solver, calibration, checkpoints
 from puzlm.calibration import FITTED, calibrated, features, kind
 from puzlm.evaluate import _calibration
 
@@ -175,6 +176,19 @@ def test_a_model_of_your_own_keeps_the_confidences_it_states(photo):
     )
     shipped.raw = True
     assert np.array_equal(own.solve(puzzle).confidences, shipped.solve(puzzle).confidences)
+
+
+def test_a_run_that_is_called_like_a_shipped_model_is_not_one(photo, tmp_path):
+    folder = tmp_path / "puzlm-3x3"
+    shutil.copytree(checkpoints.BOX / "puzlm-3x3", folder, ignore=lambda *_: ["card.json"])
+    puzzle = Puzzle.from_image(photo, 3, gap=0.4, seed=3)
+    own = Solver.from_pretrained(folder, solver="seq2seq", decoding="beam")
+    shipped = Solver.from_pretrained("puzlm-3x3", solver="seq2seq", decoding="beam")
+    told = shipped.variant(solver="seq2seq", decoding="beam").solve(puzzle).confidences
+    assert np.array_equal(told, shipped.solve(puzzle).confidences)
+    shipped.raw, shipped.card["temperature"] = True, 1.0
+    raw = own.solve(puzzle).confidences
+    assert np.array_equal(raw, shipped.solve(puzzle).confidences) and not np.allclose(raw, told)
 
 
 def test_numbers_hold_only_known_features():
