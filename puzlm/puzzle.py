@@ -122,7 +122,7 @@ def cut_at(image: Pixels, where: Geometry, offsets: Positions) -> Pixels:
     return pieces
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no one answer to ==; a puzzle equals itself
 class Puzzle:
     """Shuffled pieces (n, height, width, 3), the grid, and the true positions when known.
 

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Given = Mapping[int, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Solution:
     """An answer: positions[i] is the cell of piece i (-1: not placed), confidences[i] in [0, 1]."""
 

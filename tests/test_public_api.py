@@ -4,7 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 import puzlm
+from puzlm import Puzzle, Solver
 
 
 def test_public_names():
@@ -17,6 +20,21 @@ def test_public_names():
         assert "nothing" in str(error)
     else:
         raise AssertionError("unknown names must raise AttributeError")
+
+
+def test_public_names_are_listed_before_they_are_used():
+    code = "import puzlm; print(set(puzlm.__all__) <= set(dir(puzlm)), '__version__' in dir(puzlm))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["True", "True"]
+
+
+def test_puzzles_and_solutions_can_be_kept_in_lists_and_sets():
+    pieces = np.zeros((4, 8, 8, 3), np.uint8)
+    one, two = Puzzle(pieces, (2, 2)), Puzzle(pieces, (2, 2))
+    answers = Solver(solver="classic").solve_many([one, two])
+    for first, second in ((one, two), answers):
+        assert first == first and first != second  # as objects: arrays have no one answer
+        assert second in [first, second] and len({first, second, first}) == 2
 
 
 def test_help_loads_nothing_heavy():
