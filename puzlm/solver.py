@@ -31,7 +31,7 @@ from puzlm.box import (
     load_sides,
     load_vision,
 )
-from puzlm.decoding import METHODS, Reader, assigned, by_slot, decode
+from puzlm.decoding import METHODS, WIDTH, Reader, assigned, by_slot, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
 from puzlm.evidence import Evidence, Read, by_piece, by_size
 from puzlm.fusion import fused
@@ -42,7 +42,6 @@ from puzlm.tokenizer import PieceTokenizer
 
 SOLVERS = ("auto", "seq2seq", "symbols", "vision", "vision-pairs", "bigram", "classic", "random")
 BATCH = {"valid": 64, "greedy": 64, "beam": 16, "assign": 16}  # puzzles read at once
-WIDTH = 16  # hypotheses of the decoder's beam when `auto` asks for marginals
 VIEWED = 16  # puzzles that the ViT looks at together
 
 
