@@ -137,9 +137,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _pictures(folder: Path) -> list[Path]:
+def picture_files(folder: Path) -> list[Path]:
     """Every picture of a folder and of the folders in it, in order."""
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+    return sorted(
+        p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file()
+    )
 
 
 def fingerprint(sources: Sequence[str | Path]) -> str:
@@ -148,7 +150,7 @@ def fingerprint(sources: Sequence[str | Path]) -> str:
     for path in map(Path, sources):
         if not path.exists():
             raise ImageError(f"{path}: no such file or folder")
-        for file in _pictures(path) if path.is_dir() else [path]:
+        for file in picture_files(path) if path.is_dir() else [path]:
             facts = file.stat()
             found.append([str(file.resolve()), facts.st_size, facts.st_mtime_ns])
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
@@ -159,7 +161,7 @@ def iter_blobs(sources: Sequence[str | Path]) -> Iterator[tuple[str, bytes]]:
     for source in sources:
         path = Path(source)
         if path.is_dir():
-            for file in _pictures(path):
+            for file in picture_files(path):
                 yield str(file), file.read_bytes()
         elif not path.exists():
             raise ImageError(f"{path}: no such file or folder")
