@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.errors import PuzlmError, SettingsError, nearest
-from puzlm.tokenizer import BOS
+from puzlm.tokenizer_settings import BOS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
