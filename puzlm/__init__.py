@@ -32,3 +32,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(f"puzlm.{_HOME[name]}"), name)
     raise AttributeError(f"module 'puzlm' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """List the public names before they are imported, too."""
+    return sorted({*globals(), *__all__})

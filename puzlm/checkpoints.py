@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from puzlm.errors import ModelError
+from puzlm.puzzle import parse_grid
+from puzlm.solution import grid_name
 from puzlm.tokenizer import read_json
 
 BOX = Path(__file__).parent / "models"
@@ -15,7 +17,7 @@ DEFAULT = "puzlm-3x3"
 def find(name_or_path: str | Path | None = None) -> Path:
     """Folder of a model: a name from the box, or a path."""
     wanted = str(name_or_path or DEFAULT)
-    if "/" not in wanted and (BOX / wanted).is_dir():
+    if wanted in names():
         return BOX / wanted
     path = Path(wanted)
     if path.is_dir():
@@ -33,6 +35,11 @@ def names() -> list[str]:
     )
 
 
+def shipped(folder: Path) -> bool:
+    """Whether a folder lies in the box; a run elsewhere may have the same name."""
+    return folder.resolve().parent == BOX.resolve()
+
+
 def card(folder: Path) -> dict[str, Any]:
     """What a model says about itself; a freshly trained one has no card yet and says little."""
     if (folder / "card.json").is_file():
@@ -40,5 +47,5 @@ def card(folder: Path) -> dict[str, Any]:
     record: dict[str, Any] = {"name": folder.name}
     if (folder / "settings.json").is_file():
         grid = str(read_json(folder / "settings.json").get("cut", {}).get("grid", "3"))
-        record["grids"] = [grid if "x" in grid else f"{grid}x{grid}"]
+        record["grids"] = [grid_name(parse_grid(grid))]
     return record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Any, NoReturn
 
 import typer
@@ -55,6 +56,8 @@ def _refuse(error: Any) -> NoReturn:
 
 def main() -> None:
     """Run the command: a user's error is one line on stderr and exit code 2."""
+    # Pillow warns of what images.py refuses a moment later. By text: it is not loaded yet.
+    warnings.filterwarnings("ignore", "Image size .* exceeds limit")
     try:
         sys.exit(app(standalone_mode=False))
     except PuzlmError as error:

@@ -22,14 +22,9 @@ Erode = Annotated[
     typer.Option("--erode", help="Gap between pieces: below 1 a fraction of the piece, else px."),
 ]
 Model = Annotated[str | None, typer.Option("--model", help="A model in the box or a folder.")]
-SolverName = Annotated[
-    str,
-    typer.Option(
-        "--solver",
-        help="auto, seq2seq, symbols, vision, vision-pairs, bigram, classic, random, or "
-        "module:function.",
-    ),
-]
+_SOLVERS = "auto, seq2seq, symbols, vision, vision-pairs, bigram, classic, random"
+OwnSolver = Annotated[str, typer.Option("--solver", help=f"{_SOLVERS}.")]
+SolverName = Annotated[str, typer.Option("--solver", help=f"{_SOLVERS}, or module:function.")]
 Engine = Annotated[
     str, typer.Option("--engine", help="single, or ray: spread over cores and machines.")
 ]

@@ -14,8 +14,8 @@ from puzlm.cli_options import (
     Json,
     Model,
     OutputFolder,
+    OwnSolver,
     Progress,
-    SolverName,
     answer,
 )
 from puzlm.errors import PuzzleError, SettingsError
@@ -72,7 +72,7 @@ def solve(
     ] = None,
     grid: Annotated[str | None, typer.Option(help="Rows x columns: 3 or 3x4.")] = None,
     model: Model = None,
-    solver: SolverName = "auto",
+    solver: OwnSolver = "auto",
     decode: Annotated[
         str | None, typer.Option(help="Use the seq2seq alone: valid, greedy, beam or assign.")
     ] = None,
@@ -120,8 +120,9 @@ def solve(
             solving.show_many(found, folder)
         raise typer.Exit(2 if any("error" in record for record in found) else 0)
     loaded = Puzzle.load(path, grid, incomplete=incomplete)
-    solution = engine().solve(loaded, given=_given(given or []))
     output = output or Path("solved.png")
+    solving.check_output(path, loaded, output, gif)
+    solution = engine().solve(loaded, given=_given(given) if given else None)
     write_image(output, solution.drawn(loaded.truth))
     if gif is not None:
         solving.write_gif(gif, loaded, solution)

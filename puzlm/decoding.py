@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.errors import PuzlmError, SettingsError, nearest
-from puzlm.tokenizer import BOS
+from puzlm.tokenizer_settings import BOS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -40,15 +40,6 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Scores of the side model, by slot: right[r, i, j] says that j lies right of i."""
-
-    right: Floats  # (rows, slots, slots)
-    below: Floats
-    weight: float = 1.0
-
-
-@dataclass(frozen=True)
 class Decoded:
     """Cells (rows, slots), the confidence of each in [0, 1], and what a beam found beside."""
 
@@ -56,7 +47,7 @@ class Decoded:
     confidence: Floats
     marginals: Floats | None = None  # (rows, slots, cells)
     alternatives: Ints | None = None  # (rows, hypotheses, slots), best first
-    scores: Floats | None = None  # (rows, hypotheses) log-probabilities
+    scores: Floats | None = None  # (rows, hypotheses) log-probabilities; -inf: no such board
 
 
 def decode(
@@ -71,7 +62,6 @@ def decode(
     width: int = WIDTH,
     temperature: float = 1.0,
     given: Sequence[Mapping[int, int]] | None = None,
-    pairs: Pairs | None = None,
 ) -> Decoded:
     """Write down the cell of each of the first `slots` slots of every sentence.
 
@@ -91,12 +81,8 @@ def decode(
     arguments = (reader, start, fixed, cells, first_cell, temperature)
     if method == "greedy":
         return _greedy(*arguments)
-    if method == "valid" and pairs is None:
-        return _beam(*arguments, grid, 1, None)
-    found = _beam(*arguments, grid, width if method != "valid" else 1, pairs)
-    if method == "assign":
-        return assign(found, fixed)
-    return found
+    found = _beam(*arguments, width if method != "valid" else 1)
+    return assign(found, fixed) if method == "assign" else found
 
 
 def _greedy(
@@ -126,41 +112,35 @@ def _beam(
     cells: int,
     first_cell: int,
     temperature: float,
-    grid: tuple[int, int],
     width: int,
-    pairs: Pairs | None,
 ) -> Decoded:
     """Keep the `width` best partial placements; a cell is used once. Width 1 is 'valid'."""
     rows, slots = fixed.shape
-    reserved = np.zeros((rows, cells), bool)  # cells that a later given slot will take
+    taken = np.zeros((rows, 1, cells), bool)  # also by a given slot that comes later
     for row, slot in zip(*np.nonzero(fixed >= 0), strict=True):
-        reserved[row, fixed[row, slot]] = True
+        taken[row, 0, fixed[row, slot]] = True
     every = np.arange(rows)[:, None]
     # One empty hypothesis a row; the first step makes as many of it as the beam is wide.
     score, tokens = np.zeros((rows, 1)), np.full(rows, BOS, np.int64)
-    occupant = np.full((rows, 1, cells), -1, np.int64)  # slot in each cell, -1 = free
     chosen, sure = np.zeros((rows, 1, slots), np.int64), np.zeros((rows, 1, slots))
     for slot in range(slots):
         logits, state = reader.step(state, tokens)
         now = score.shape[1]
         own = logits[:, first_cell : first_cell + cells].reshape(rows, now, cells)
-        allowed = (occupant < 0) & ~reserved[:, None]
+        allowed = ~taken
         is_fixed = fixed[:, slot] >= 0
         if is_fixed.any():
             allowed[is_fixed] = False
             allowed[is_fixed, :, fixed[is_fixed, slot]] = True
         log_p = _log_softmax(np.where(allowed, own / temperature, -np.inf))
-        gain = log_p
-        if pairs is not None:
-            gain = log_p + pairs.weight * _touching(pairs, occupant, slot, grid)
-        total = (score[:, :, None] + gain).reshape(rows, now * cells)
+        total = (score[:, :, None] + log_p).reshape(rows, now * cells)
         if total.shape[1] < width:  # fewer choices than places in the beam: fill up with nothing
             total = np.pad(total, ((0, 0), (0, width - total.shape[1])), constant_values=-np.inf)
         best = np.argsort(-total, axis=1, kind="stable")[:, :width]
         parent, cell = np.minimum(best // cells, now - 1), best % cells
         score = np.take_along_axis(total, best, 1)
-        occupant, chosen, sure = occupant[every, parent], chosen[every, parent], sure[every, parent]
-        occupant[every, np.arange(width), cell] = slot
+        taken, chosen, sure = taken[every, parent], chosen[every, parent], sure[every, parent]
+        taken[every, np.arange(width), cell] = True
         chosen[:, :, slot] = cell
         sure[:, :, slot] = np.exp(log_p[every, parent, cell])
         tokens = (cell + first_cell).reshape(-1)
@@ -217,30 +197,11 @@ def assigned(marginals: Floats, given: Mapping[int, int] | None = None) -> Ints:
     return result
 
 
-def _touching(pairs: Pairs, occupant: Ints, slot: int, grid: tuple[int, int]) -> Floats:
-    """Side-model score (rows, width, cells) of putting `slot` next to what lies there already."""
-    rows, width, cells = occupant.shape
-    board = np.full((rows, width, grid[0] + 2, grid[1] + 2), -1, np.int64)
-    board[:, :, 1:-1, 1:-1] = occupant.reshape(rows, width, *grid)
-    every = np.arange(rows)[:, None, None]
-    total = np.zeros((rows, width, cells))
-    for table, down, across in (
-        (pairs.right[:, :, slot], 0, -1),
-        (pairs.right[:, slot], 0, 1),
-        (pairs.below[:, :, slot], -1, 0),
-        (pairs.below[:, slot], 1, 0),
-    ):
-        there = board[:, :, 1 + down : 1 + down + grid[0], 1 + across : 1 + across + grid[1]]
-        there = there.reshape(rows, width, cells)
-        total += np.where(there >= 0, table[every, there], 0.0)
-    return total
-
-
 def _log_softmax(x: Any) -> Floats:
     """Log-softmax over the last axis; rows without any allowed entry stay -inf."""
     x = np.asarray(x, np.float64)
     top = x.max(-1, keepdims=True)
     top = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         result: Floats = x - top - np.log(np.exp(x - top).sum(-1, keepdims=True))
     return np.where(np.isfinite(x), result, -np.inf)

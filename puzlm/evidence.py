@@ -73,7 +73,10 @@ class Evidence:
 def by_piece(found: Decoded, order: NDArray[np.int64], row: int, named: str = "") -> Read:
     """Turn slots of the sentence back into input pieces."""
     slot_of = np.argsort(order)
-    others: Any = [] if found.alternatives is None else found.alternatives[row, 1:6]
+    others: Any = []
+    if found.alternatives is not None and found.scores is not None:
+        # Where there are fewer boards than places in the beam, impossible ones fill it up.
+        others = found.alternatives[row, 1:6][np.isfinite(found.scores[row, 1:6])]
     return Read(
         found.cells[row][slot_of],
         found.confidence[row][slot_of],

@@ -8,7 +8,6 @@ import json
 import os
 import tarfile
 import tempfile
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ Pixels = NDArray[np.uint8]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
 # What is decoded at all: some of Pillow's other readers start programs (EPS: Ghostscript).
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-MAX_PIXELS = 100_000_000  # a 10,000 x 10,000 picture; larger ones are refused as bombs
+MAX_PIXELS = 89_478_485  # larger ones are refused as bombs; Pillow itself warns from here on
 
 
 def read_image(source: str | Path | bytes, *, name: str | None = None) -> Pixels:
@@ -44,21 +43,23 @@ def open_image(source: str | Path | bytes, *, name: str | None = None) -> Image.
         if path.is_dir():
             raise ImageError(f"{label}: is a folder, an image file is needed here")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            data = source if isinstance(source, bytes) else Path(source).read_bytes()
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
-            width, height = image.size
-            if width * height > MAX_PIXELS:
-                raise ImageError(
-                    f"{label}: {width} x {height} pixels, more than the {MAX_PIXELS:,} allowed; "
-                    "scale it down first"
-                )
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-            return upright if upright is not None else image
+        data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        width, height = image.size
+        if width * height > MAX_PIXELS:
+            raise ImageError(
+                f"{label}: {width} x {height} pixels, more than the {MAX_PIXELS:,} allowed; "
+                "scale it down first"
+            )
+        image.load()
+        upright = ImageOps.exif_transpose(image)
+        return upright if upright is not None else image
+    # The warning too: programs may have made errors of warnings. To filter it here would change
+    # the filters of other threads.
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise ImageError(f"{label}: too many pixels; scale it down first") from error
+        raise ImageError(
+            f"{label}: more than the {MAX_PIXELS:,} pixels allowed; scale it down first"
+        ) from error
     except UnidentifiedImageError as error:
         raise ImageError(f"{label}: not an image that can be read") from error
     except ImageError:
@@ -80,8 +81,8 @@ def to_rgb(image: Image.Image) -> Pixels:
     """Turn any mode into 8-bit RGB: transparent pixels fall on white, 16-bit is scaled to 8."""
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         grey = np.asarray(image).astype(np.float64)
-        top = grey.max(initial=0.0)
-        if top > 255:  # 16-bit data; 8-bit data in a wide mode stays as it is
+        # Only the modes of no fixed range need a guess, which may differ from piece to piece.
+        if image.mode.startswith("I;16") or grey.max(initial=0.0) > 255:
             grey = grey / 257.0
         image = Image.fromarray(np.clip(np.rint(grey), 0, 255).astype(np.uint8))
     elif image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
@@ -136,9 +137,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _pictures(folder: Path) -> list[Path]:
+def picture_files(folder: Path) -> list[Path]:
     """Every picture of a folder and of the folders in it, in order."""
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+    return sorted(
+        p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file()
+    )
 
 
 def fingerprint(sources: Sequence[str | Path]) -> str:
@@ -147,7 +150,7 @@ def fingerprint(sources: Sequence[str | Path]) -> str:
     for path in map(Path, sources):
         if not path.exists():
             raise ImageError(f"{path}: no such file or folder")
-        for file in _pictures(path) if path.is_dir() else [path]:
+        for file in picture_files(path) if path.is_dir() else [path]:
             facts = file.stat()
             found.append([str(file.resolve()), facts.st_size, facts.st_mtime_ns])
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
@@ -158,7 +161,7 @@ def iter_blobs(sources: Sequence[str | Path]) -> Iterator[tuple[str, bytes]]:
     for source in sources:
         path = Path(source)
         if path.is_dir():
-            for file in _pictures(path):
+            for file in picture_files(path):
                 yield str(file), file.read_bytes()
         elif not path.exists():
             raise ImageError(f"{path}: no such file or folder")

@@ -27,10 +27,10 @@ def perfect(positions: ArrayLike, truth: ArrayLike) -> float:
 def neighbour(positions: ArrayLike, truth: ArrayLike, columns: int) -> float:
     """Share of the truly touching pairs of present pieces that touch the same way in the answer.
 
-    1.0 when no two present pieces touch.
+    1.0 when no two present pieces touch. A piece of another picture (truth -1) touches none.
     """
     got, want = np.asarray(positions), np.asarray(truth)
-    piece_at = {int(cell): piece for piece, cell in enumerate(want)}
+    piece_at = {int(cell): piece for piece, cell in enumerate(want) if cell >= 0}
     right = total = 0
     for cell, first in piece_at.items():
         steps = [(0, 1)] * ((cell + 1) % columns != 0) + [(1, 0)]

@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image
 
 from puzlm.errors import ImageError, PuzzleError, SettingsError, nearest
-from puzlm.images import IMAGE_SUFFIXES, Pixels, iter_blobs, iter_images, read_image
+from puzlm.images import Pixels, iter_blobs, iter_images, picture_files, read_image
 from puzlm.puzzle import Geometry, Grid, Positions, Puzzle, cut_at, draw_offsets, parse_grid
 from puzlm.released import read_csv, read_npy, spread
 
@@ -298,7 +298,7 @@ def read_data(
 def _read_images(path: Path, protocol: Protocol, limit: int | None) -> Iterator[tuple[int, Puzzle]]:
     index = -1
     if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+        files = picture_files(path)
         for index in spread(len(files), limit):
             ((label, blob),) = iter_blobs([files[index]])
             puzzle = make_puzzle(protocol, read_image(blob, name=label), index)

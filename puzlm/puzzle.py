@@ -7,11 +7,7 @@ positions[i] % columns. A piece that has no place has position -1.
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from puzlm.errors import ImageError, PuzlmError, PuzzleError
-from puzlm.images import IMAGE_SUFFIXES, Pixels, open_image, read_image, to_rgb, write_image
+from puzlm.errors import PuzzleError
+from puzlm.images import Pixels, open_image, to_rgb
 
 Positions = NDArray[np.int64]
 Grid = tuple[int, int]
@@ -126,7 +122,7 @@ def cut_at(image: Pixels, where: Geometry, offsets: Positions) -> Pixels:
     return pieces
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no one answer to ==; a puzzle equals itself
 class Puzzle:
     """Shuffled pieces (n, height, width, 3), the grid, and the true positions when known.
 
@@ -164,7 +160,7 @@ class Puzzle:
     @classmethod
     def from_image(
         cls,
-        image: Pixels,
+        image: Pixels | Image.Image,
         grid: Grid | int | str = 3,
         *,
         gap: float = 0.0,
@@ -181,17 +177,17 @@ class Puzzle:
             )
         rng = np.random.default_rng(seed)
         order = rng.permutation(cells)[: cells - missing]
-        pieces = cut(image, grid, gap, jitter, rng)
+        pieces = cut(as_pixels(image), grid, gap, jitter, rng)
         settings = {"gap": gap, "jitter": jitter, "missing": missing, "seed": seed}
         return cls(pieces[order], grid, order.astype(np.int64), settings=settings)
 
     @classmethod
-    def from_shuffled(cls, image: Pixels, grid: Grid | int | str) -> Puzzle:
+    def from_shuffled(cls, image: Pixels | Image.Image, grid: Grid | int | str) -> Puzzle:
         """Cut a shuffled picture into its pieces; piece i is raster cell i of that picture.
 
         An RGBA picture may have holes: cells that are fully transparent hold no piece.
         """
-        grid = parse_grid(grid)
+        grid, image = parse_grid(grid), as_pixels(image, holes=True)
         rgb, alpha = image[:, :, :3], image[:, :, 3] if image.shape[2] == 4 else None
         pieces = cut(np.ascontiguousarray(rgb), grid)
         if alpha is not None:
@@ -204,39 +200,9 @@ class Puzzle:
 
     def save(self, folder: str | Path) -> None:
         """Write piece files, the shuffled picture and puzzle.json; all of it or nothing."""
-        folder = Path(folder)
-        if folder.exists() and not folder.is_dir():
-            raise PuzzleError(f"{folder}: is a file, a folder name is needed here")
-        if folder.is_dir() and any(folder.iterdir()) and not (folder / "puzzle.json").is_file():
-            raise PuzzleError(f"{folder}: holds other files; choose a new folder")
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-        except OSError as error:
-            raise PuzzleError(f"{folder}: cannot be written ({error.strerror})") from error
-        try:
-            names = [
-                f"piece_{i:0{len(str(len(self.pieces)))}d}.png" for i in range(len(self.pieces))
-            ]
-            for name, piece in zip(names, self.pieces, strict=True):
-                write_image(temporary / name, piece)
-            write_image(temporary / "shuffled.png", shuffled(self))
-            record = {
-                "version": 1,
-                "grid": list(self.grid),
-                "pieces": names,
-                "truth": None if self.truth is None else self.truth.tolist(),
-                **self.settings,
-            }
-            (temporary / "puzzle.json").write_text(json.dumps(record, indent=1) + "\n")
-            temporary.chmod(0o755)
-            if folder.exists():
-                shutil.rmtree(folder)
-            os.replace(temporary, folder)
-        except (OSError, ImageError) as error:
-            raise PuzzleError(f"{folder}: cannot be written ({error})") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        from puzlm import puzzle_folder
+
+        puzzle_folder.write(self, Path(folder))
 
     @classmethod
     def load(
@@ -251,7 +217,9 @@ class Puzzle:
         if not path.exists():
             raise PuzzleError(f"{path}: no such file or folder")
         if path.is_dir():
-            return _load_folder(path, grid, incomplete)
+            from puzlm import puzzle_folder
+
+            return puzzle_folder.read(path, grid, incomplete)
         image = open_image(path)
         if grid is None:
             found = find_grid(to_rgb(image))
@@ -270,57 +238,17 @@ def with_holes(image: Image.Image) -> Pixels:
     return np.asarray(image.convert("RGBA")) if clear else to_rgb(image)
 
 
-def natural(name: str) -> list[Any]:
-    """Sort key that puts piece_2 before piece_10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
-
-
-def _load_folder(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzle:
-    record: dict[str, Any] = {}
-    if (folder / "puzzle.json").is_file():
-        try:
-            record = json.loads((folder / "puzzle.json").read_text())
-            names = [str(name) for name in record["pieces"]]
-            truth = record.get("truth")
-            known = parse_grid((int(record["grid"][0]), int(record["grid"][1])))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            if isinstance(error, PuzlmError):
-                raise
-            raise PuzzleError(f"{folder / 'puzzle.json'}: damaged ({error!r})") from error
-        if any(Path(name).name != name for name in names):
-            raise PuzzleError(f"{folder / 'puzzle.json'}: piece names must be plain file names")
-        if len(names) > known[0] * known[1] and not incomplete:
-            raise PuzzleError(
-                f"{folder / 'puzzle.json'}: names more pieces than the grid has cells"
-            )
-        if grid is not None and parse_grid(grid) != known:
-            raise PuzzleError(f"{folder}: was cut as {known[0]}x{known[1]}, not {grid}")
-    else:
-        files = [p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES]
-        names = sorted((p.name for p in files), key=natural)
-        if not names:
-            raise PuzzleError(f"{folder}: holds no piece files")
-        truth = None
-        known = parse_grid(grid) if grid is not None else guess_grid(len(names))
-        if len(names) != known[0] * known[1] and not incomplete:
-            raise PuzzleError(
-                f"{folder}: holds {len(names)} pieces, a {known[0]}x{known[1]} grid has "
-                f"{known[0] * known[1]} cells; give the right --grid, or --incomplete if pieces "
-                "are missing or do not belong"
-            )
-    pieces = [read_image(folder / name) for name in names]
-    sizes = {piece.shape[:2] for piece in pieces}
-    if len(sizes) > 1:
-        other = next(n for n, p in zip(names, pieces, strict=True) if p.shape != pieces[0].shape)
+def as_pixels(image: Pixels | Image.Image, holes: bool = False) -> Pixels:
+    """Pixels of a picture (height, width, 3) of uint8, or 4 where it may have `holes`."""
+    if isinstance(image, Image.Image):
+        return with_holes(image) if holes else to_rgb(image)
+    image = np.asarray(image)
+    if image.ndim != 3 or image.shape[2] not in (3, 4)[: 1 + holes] or image.dtype != np.uint8:
         raise PuzzleError(
-            f"{folder}: pieces differ in size ({names[0]} and {other}); all must be equal"
+            f"the picture has shape {image.shape} of {image.dtype}; "
+            f"(height, width, 3{' or 4' if holes else ''}) of uint8 is needed"
         )
-    settings = {k: v for k, v in record.items() if k in ("gap", "jitter", "missing", "seed")}
-    try:
-        positions = None if truth is None else np.array(truth, np.int64)
-        return Puzzle(np.stack(pieces), known, positions, tuple(names), settings)
-    except (ValueError, TypeError) as error:
-        raise PuzzleError(f"{folder / 'puzzle.json'}: {error}") from error
+    return image
 
 
 def find_grid(image: Pixels) -> Grid | None:

@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from puzlm.errors import PuzzleError
-from puzlm.images import Pixels
+from puzlm.images import Pixels, to_rgb
 from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, guess_grid, parse_grid
 
 Floats = NDArray[np.float64]
 Given = Mapping[int, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Solution:
     """An answer: positions[i] is the cell of piece i (-1: not placed), confidences[i] in [0, 1]."""
 
@@ -65,14 +66,16 @@ class Solution:
 def as_puzzle(x: Any, grid: Grid | int | str | None = None) -> Puzzle:
     """Take whatever a person has and make a Puzzle of it."""
     if isinstance(x, Puzzle):
+        if grid is not None and parse_grid(grid) != x.grid:
+            raise PuzzleError(f"the puzzle has a {grid_name(x.grid)} grid, not {grid}")
         return x
     if isinstance(x, str | Path):
         return Puzzle.load(x, grid)
-    if isinstance(x, np.ndarray) and x.ndim == 3:
+    if isinstance(x, Image.Image) or isinstance(x, np.ndarray) and x.ndim == 3:
         if grid is None:
             raise PuzzleError("a shuffled picture needs its grid, for example grid=3")
         return Puzzle.from_shuffled(x, grid)
-    pieces = [np.asarray(p) for p in x]
+    pieces = [to_rgb(p) if isinstance(p, Image.Image) else np.asarray(p) for p in x]
     if len({p.shape for p in pieces}) != 1:
         raise PuzzleError("pieces differ in size; all must be equal")
     return Puzzle(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from puzlm import calibration, checkpoints
 from puzlm.bleed import mended
@@ -30,7 +31,7 @@ from puzlm.box import (
     load_sides,
     load_vision,
 )
-from puzlm.decoding import METHODS, Reader, assigned, by_slot, decode
+from puzlm.decoding import METHODS, WIDTH, Reader, assigned, by_slot, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
 from puzlm.evidence import Evidence, Read, by_piece, by_size
 from puzlm.fusion import fused
@@ -41,7 +42,6 @@ from puzlm.tokenizer import PieceTokenizer
 
 SOLVERS = ("auto", "seq2seq", "symbols", "vision", "vision-pairs", "bigram", "classic", "random")
 BATCH = {"valid": 64, "greedy": 64, "beam": 16, "assign": 16}  # puzzles read at once
-WIDTH = 16  # hypotheses of the decoder's beam when `auto` asks for marginals
 VIEWED = 16  # puzzles that the ViT looks at together
 
 
@@ -74,6 +74,7 @@ class Solver:
             raise SettingsError(f"rotations: only the classic solver turns pieces, not '{solver}'")
         self.solver, self.decoding, self.rotations = solver, decoding, rotations
         self.raw = False  # True: confidences as the models state them, to fit calibration.py
+        self.shipped = False  # True: a model of the box, for which calibration.py was fitted
 
     @classmethod
     def from_pretrained(
@@ -117,19 +118,20 @@ class Solver:
         else:
             found = cls(
                 PieceTokenizer.from_pretrained(folder),
-                load_reader(folder, *how) if solver in ("auto", "seq2seq") else None,
+                load_reader(folder, *how) if solver in ("auto", "seq2seq", "symbols") else None,
                 load_sides(folder, *how),
                 checkpoints.card(folder),
                 box=box,
                 solver=solver,
                 decoding=decoding,
             )
-        found._check_parts(folder)
+        found._check_parts(str(folder))
+        found.shipped = checkpoints.shipped(folder)
         return found
 
     def variant(self, *, solver: str, decoding: str = "valid") -> Solver:
         """Another way to solve with the same models in memory."""
-        return Solver(
+        other = Solver(
             self.tokenizer,
             self.reader,
             self.sides,
@@ -140,20 +142,24 @@ class Solver:
             box=self.box,
             solver=solver,
             decoding=decoding,
+            rotations=self.rotations,
         )
+        other.raw, other.shipped = self.raw, self.shipped
+        return other
 
-    def _check_parts(self, folder: Path) -> None:
+    def _check_parts(self, whose: str) -> None:
         """Say at once what a model cannot do."""
+        language = self.reader or self.box  # the box loads those of other grids when needed
         needs = {
             "bigram": (self.sides, "side model (sides.json)"),
-            "seq2seq": (self.reader, "language model (model.json)"),
-            "symbols": (self.reader or self.sides, "language model (model.json)"),
+            "seq2seq": (language, "language model (model.json)"),
+            "symbols": (language or self.sides, "language model (model.json)"),
             "vision": (self.vision, "ViT (vision.json)"),
             "vision-pairs": (self.edges, "encoder of sides (edges.json)"),
         }
         part, name = needs.get(self.solver, (True, ""))
         if part is None:
-            raise ModelError(f"{folder}: has no {name}")
+            raise ModelError(f"{whose}: has no {name}")
 
     @property
     def vision(self) -> Any:
@@ -174,7 +180,7 @@ class Solver:
 
     def solve(
         self,
-        x: Puzzle | Pixels | Sequence[Pixels] | str | Path,
+        x: Puzzle | Pixels | Image.Image | Sequence[Pixels | Image.Image] | str | Path,
         grid: Grid | int | str | None = None,
         *,
         given: Given | None = None,
@@ -189,6 +195,7 @@ class Solver:
         self, puzzles: Iterable[Puzzle], *, given: Sequence[Given] | None = None
     ) -> list[Solution]:
         """Solve many puzzles, reading those of one grid together."""
+        self._check_parts(f"solver '{self.solver}'")
         puzzles = list(puzzles)
         if given is None:  # a protocol may give pieces away, the centre say
             given = [p.settings.get("given") or {} for p in puzzles]
@@ -226,8 +233,7 @@ class Solver:
 
     def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:
         """The same answer, its confidences such as were right so often; not of a foreign model."""
-        known = self.solver == "classic" or self.card.get("name") in checkpoints.names()
-        if self.raw or not known:
+        if self.raw or not (self.shipped or self.solver == "classic"):
             return found
         sure = calibration.calibrated(
             found.solver, found.confidences, found.positions, found.grid, given
@@ -363,10 +369,7 @@ class Solver:
             from puzlm import classic
 
             rotations = self.rotations or bool(puzzle.settings.get("rotations"))
-            try:
-                found = classic.solve(puzzle.pieces, puzzle.grid, given=given, rotations=rotations)
-            except ValueError as error:
-                raise PuzzleError(str(error)) from error
+            found = classic.solve(puzzle.pieces, puzzle.grid, given=given, rotations=rotations)
             positions, sure = found.positions, np.clip(found.confidence, 0, 1)
             turns = tuple(found.turns.tolist()) if rotations else ()
         order = tuple(np.argsort(-sure, kind="stable").tolist())

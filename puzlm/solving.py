@@ -6,6 +6,7 @@ import glob
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,14 @@ def pictures(paths: Sequence[Path], folder: Path) -> list[Path]:
     names = [path.name if path.is_dir() else path.stem for path in paths]
     if len(set(names)) < len(names):  # */shuffled.png: the folders have the names
         names = [f"{path.absolute().parent.name}-{n}" for path, n in zip(paths, names, strict=True)]
-    seen: dict[str, int] = {}
+    taken, free = set(names), set(names)  # a numbered name may be some other puzzle's own
     for i, name in enumerate(names):
-        seen[name] = seen.get(name, 0) + 1
-        names[i] = name if seen[name] == 1 else f"{name}-{seen[name]}"
+        if name in free:
+            free.remove(name)
+            continue
+        number = next(k for k in count(2) if f"{name}-{k}" not in taken)
+        names[i] = f"{name}-{number}"
+        taken.add(names[i])
     return [folder / f"{name}.png" for name in names]
 
 
@@ -161,13 +166,21 @@ def _solve(engine: Solver, batch: list[Solved]) -> Iterator[Solved]:
 def _keep(solved: Solved, gifs: Path | None) -> None:
     """Write what a solved puzzle leaves behind."""
     assert solved.solution is not None and solved.puzzle is not None
-    if solved.picture.exists() and solved.picture.resolve() == solved.path.resolve():
-        raise PuzzleError(
-            f"{solved.path}: the answer would overwrite the puzzle; choose another -o"
-        )
+    movie = None if gifs is None else gifs / f"{solved.picture.stem}.gif"
+    check_output(solved.path, solved.puzzle, solved.picture, movie)
     write_image(solved.picture, solved.solution.drawn(solved.puzzle.truth))
-    if gifs is not None:
-        write_gif(gifs / f"{solved.picture.stem}.gif", solved.puzzle, solved.solution)
+    if movie is not None:
+        write_gif(movie, solved.puzzle, solved.solution)
+
+
+def check_output(path: Path, puzzle: Puzzle, picture: Path, movie: Path | None) -> None:
+    """Refuse to write an answer over the puzzle's own files."""
+    own = {file.resolve() for file in (path, *(path / name for name in puzzle.names))}
+    for file, option in ((picture, "-o"), (movie, "--gif")):
+        if file is not None and file.resolve() in own:
+            raise PuzzleError(
+                f"{path}: the answer would overwrite the puzzle; choose another {option}"
+            )
 
 
 def write_gif(path: Path, puzzle: Puzzle, solution: Solution) -> None:

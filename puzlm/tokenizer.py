@@ -28,7 +28,7 @@ from puzlm.kmeans import Array, Codebook
 from puzlm.patches import cut_patches, draw_patches, resized, side_symbols, walk
 from puzlm.puzzle import Grid, Puzzle, cut, parse_grid
 from puzlm.saved import read_json, read_safetensors, settings_from
-from puzlm.tokenizer_settings import TokenizerSettings
+from puzlm.tokenizer_settings import BOS, EOS, FIRST_SYMBOL, PAD, SEP, TokenizerSettings
 
 # The tokenizer's door: what others need of its parts (settings, patches, files) is here, too.
 __all__ = [
@@ -49,7 +49,6 @@ __all__ = [
 ]
 
 GROUP = 36  # pieces encoded at a time: what a few puzzles need stays in the cache
-PAD, BOS, EOS, SEP, FIRST_SYMBOL = 0, 1, 2, 3, 4
 
 
 class PieceTokenizer:

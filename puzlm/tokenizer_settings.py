@@ -1,4 +1,4 @@
-"""Settings of a tokenizer and their checks."""
+"""Settings of a tokenizer and their checks; the ids of its special tokens."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 
 from puzlm.errors import SettingsError
+
+PAD, BOS, EOS, SEP, FIRST_SYMBOL = 0, 1, 2, 3, 4
 
 
 @dataclass(frozen=True)

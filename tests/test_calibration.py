@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from puzlm import Puzzle, Solver, calibration
+from puzlm import Puzzle, Solver, calibration, checkpoints
 from puzlm.calibration import FITTED, calibrated, features, kind
 from puzlm.evaluate import _calibration
 
@@ -177,12 +178,32 @@ def test_a_model_of_your_own_keeps_the_confidences_it_states(photo):
     assert np.array_equal(own.solve(puzzle).confidences, shipped.solve(puzzle).confidences)
 
 
+def test_a_run_that_is_called_like_a_shipped_model_is_not_one(photo, tmp_path):
+    folder = tmp_path / "puzlm-3x3"
+    shutil.copytree(checkpoints.BOX / "puzlm-3x3", folder, ignore=lambda *_: ["card.json"])
+    puzzle = Puzzle.from_image(photo, 3, gap=0.4, seed=3)
+    own = Solver.from_pretrained(folder, solver="seq2seq", decoding="beam")
+    shipped = Solver.from_pretrained("puzlm-3x3", solver="seq2seq", decoding="beam")
+    told = shipped.variant(solver="seq2seq", decoding="beam").solve(puzzle).confidences
+    assert np.array_equal(told, shipped.solve(puzzle).confidences)
+    shipped.raw, shipped.card["temperature"] = True, 1.0
+    raw = own.solve(puzzle).confidences
+    assert np.array_equal(raw, shipped.solve(puzzle).confidences) and not np.allclose(raw, told)
+
+
 def test_numbers_hold_only_known_features():
     known = features(np.full(4, 0.5), (2, 2))
     for numbers in FITTED.values():
         assert set(numbers) <= set(known) and numbers["own"][0] > 0
         assert all(low <= high for _, low, high in numbers.values())
-    assert calibration.VERSION >= 2
+
+
+def test_numbers_are_those_of_the_fits_on_record():
+    files = [DOCS / "runs" / f"calibration-{name}.json" for name in ("val", "framed")]
+    fits = [json.loads(file.read_text()) for file in files]
+    kinds = {name: found["numbers"] for fit in fits for name, found in fit["kinds"].items()}
+    assert json.loads(json.dumps(FITTED)) == {k: numbers for k, numbers in kinds.items() if numbers}
+    assert max(fit["version"] for fit in fits) == calibration.VERSION
 
 
 @pytest.fixture(scope="module")

@@ -143,6 +143,7 @@ def bad_files(folder):
     Image.open(SAMPLE).crop((0, 0, 200, 200)).save(whole)
     (folder / "cut.png").write_bytes(whole.read_bytes()[:2000])
     Image.new("RGB", (1, 1)).save(folder / "pixel.png")
+    (folder / "large.ppm").write_bytes(b"P5 9600 9600 255\n")  # refused by its head alone
     pieces = folder / "pieces"
     pieces.mkdir()
     for i in range(9):
@@ -155,6 +156,7 @@ CASES = {
     "not an image": (["make", "{d}/text.png", "-o", "{d}/out"], "not an image"),
     "truncated": (["make", "{d}/cut.png", "-o", "{d}/out"], "damaged or cut short"),
     "one pixel": (["make", "{d}/pixel.png", "-o", "{d}/out"], "too small"),
+    "too large": (["make", "{d}/large.ppm", "-o", "{d}/out"], "9600 x 9600 pixels, more than the"),
     "sizes differ": (["solve", "{d}/pieces"], "differ in size"),
     "wrong number": (["solve", "{d}/pieces", "--grid", "4"], "9 pieces, a 4x4 grid"),
     "no seams": (["solve", "{d}/whole.png"], "no seams found"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puzlm.decoding import Pairs, decode
+from puzlm.decoding import decode
 from puzlm.errors import SettingsError
 
 
@@ -111,26 +111,6 @@ def test_given_placements_are_kept(method):
             assert found.cells[row, slot] == cell
         if method != "greedy":
             assert sorted(found.cells[row]) == list(range(6))
-
-
-def test_pair_scores_lead_the_beam():
-    """With a strong side model the decoder follows it, whatever its own mind."""
-    right, below = np.full((3, 4, 4), -5.0), np.full((3, 4, 4), -5.0)
-    true = [2, 0, 3, 1]  # cell of each slot
-    at = {cell: slot for slot, cell in enumerate(true)}
-    right[:, at[0], at[1]] = right[:, at[2], at[3]] = 5
-    below[:, at[0], at[2]] = below[:, at[1], at[3]] = 5
-    found = decode(
-        Table(12, 1),
-        IDS,
-        slots=4,
-        grid=(2, 2),
-        first_cell=5,
-        method="beam",
-        width=24,
-        pairs=Pairs(right, below, 10.0),
-    )
-    assert found.cells.tolist() == [true] * 3
 
 
 def test_unknown_method():

@@ -4,6 +4,7 @@ import numpy as np
 
 from puzlm import Puzzle, classic
 from puzlm.board import best_buddies
+from puzlm.decoding import Decoded
 from puzlm.evidence import (
     AHEAD,
     ALIKE,
@@ -14,6 +15,7 @@ from puzlm.evidence import (
     WORN,
     agreement,
     border_weights,
+    by_piece,
     large_board,
 )
 
@@ -76,3 +78,11 @@ def test_weights_follow_what_the_borders_are(photo):
     ):
         pairs = {"pixels": classic.evidence(puzzle.pieces)}
         assert border_weights(pairs, puzzle.grid, bled, seen) == want
+
+
+def test_impossible_boards_of_a_beam_are_no_alternatives():
+    boards = np.array([[[2, 0, 1], [0, 2, 1], [0, 0, 1]]])
+    scores = np.array([[-0.1, -2.0, -np.inf]])
+    found = Decoded(boards[:, 0], np.ones((1, 3)), alternatives=boards, scores=scores)
+    read = by_piece(found, np.array([1, 2, 0]), 0)
+    assert [o.tolist() for o in read.alternatives] == [[1, 0, 2]]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import warnings
 
 import numpy as np
 import pytest
@@ -41,6 +42,15 @@ def test_every_mode_a_person_has_becomes_rgb(photo):
     assert np.abs(read_image(cases["16-bit"]).astype(int)[..., 0] - wide // 257).max() <= 1
 
 
+def test_all_16_bit_pictures_are_scaled_alike():
+    """Pieces of one puzzle: the darkest must not come out brighter than the next."""
+    levels = [0, 200, 255, 256, 600, 65535]
+    flat = [encoded(Image.fromarray(np.full((4, 4), level, np.uint16))) for level in levels]
+    assert [read_image(blob)[0, 0, 0] for blob in flat] == [0, 1, 1, 1, 2, 255]
+    wide = Image.fromarray(np.full((4, 4), 200, np.int32))  # 8-bit data in a wide mode
+    assert read_image(encoded(wide, "TIFF"))[0, 0, 0] == 200
+
+
 def test_transparent_pixels_fall_on_white():
     clear = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
     assert (read_image(encoded(clear)) == 255).all()
@@ -75,6 +85,17 @@ def test_bomb_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
         read_image(tmp_path / "bomb.png")
 
 
+@pytest.mark.parametrize("action", ["ignore", "error"])
+def test_one_limit_whatever_is_done_with_warnings(action, tmp_path):
+    """Pillow warns of 90 million pixels; the answer is ours."""
+    (tmp_path / "large.ppm").write_bytes(b"P5 9500 9500 255\n")  # refused by its head alone
+    said = "large.ppm: (9500 x 9500 pixels, )?more than the 89,478,485 (pixels )?allowed"
+    with warnings.catch_warnings():
+        warnings.simplefilter(action)
+        with pytest.raises(ImageError, match=said):
+            read_image(tmp_path / "large.ppm")
+
+
 def test_a_real_bomb(tmp_path):
     Image.MAX_IMAGE_PIXELS, kept = None, Image.MAX_IMAGE_PIXELS
     try:
@@ -103,10 +124,11 @@ def test_folders_tars_and_files_give_the_same_images(tmp_path, crops):
         for i, crop in enumerate(crops[:4]):
             write_image(folder / f"{i}.png", crop)
             tar.add(folder / f"{i}.png", f"{i}.png")
+    (folder / "named.png").mkdir()  # a folder, whatever it is called
     one = list(iter_images([folder]))
     two = list(iter_images([tmp_path / "all.tar"]))
     three = list(iter_images([folder / f"{i}.png" for i in range(4)]))
-    for a, b, c, d in zip(one, two, three, crops, strict=False):
+    for a, b, c, d in zip(one, two, three, crops[:4], strict=True):
         assert np.array_equal(a, d) and np.array_equal(b, d) and np.array_equal(c, d)
     assert len(list(iter_images([folder], limit=2))) == 2
     (tmp_path / "empty").mkdir()

@@ -25,6 +25,7 @@ def test_only_present_pieces_count():
     assert neighbour([3, 4, 8], truth, 3) == 1
     assert neighbour([2, 3, 8], truth, 3) == 0  # cells 2 and 3 follow in raster but do not touch
     assert neighbour([0, -1, 8], truth, 3) == 0
+    assert neighbour([0, 1, 2, 3, -1], [0, 1, 2, 3, -1], 2) == 1  # the last is no piece of it
     assert neighbour([7, 2], np.array([0, 8]), 3) == 1  # nothing touches
 
 

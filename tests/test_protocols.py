@@ -164,6 +164,7 @@ def test_folder_tar_and_torchvision_layout_agree(tmp_path):
     with tarfile.open(tmp_path / "val.tar", "w") as tar:
         for file in sorted((tmp_path / "val").rglob("*.png")):
             tar.add(file, file.relative_to(tmp_path / "val").as_posix())
+    (tmp_path / "val" / "named.png").mkdir()  # a folder, whatever it is called
     folder = list(read_data(tmp_path / "val", protocol))
     archive = list(read_data(tmp_path / "val.tar", protocol))
     assert [i for i, _ in folder] == list(range(6))

@@ -112,6 +112,18 @@ def test_save_and_load_round_trip(photo, tmp_path):
     assert not list(tmp_path.glob(".p.*"))
 
 
+def test_given_and_turned_pieces_are_read_back(photo, tmp_path):
+    made = Puzzle.from_image(photo, 3, seed=9)
+    settings = {**made.settings, "given": {2: int(made.truth[2])}, "rotations": True}
+    Puzzle(made.pieces, made.grid, made.truth, settings=settings).save(tmp_path / "p")
+    assert Puzzle.load(tmp_path / "p").settings == settings
+    record = json.loads((tmp_path / "p" / "puzzle.json").read_text())
+    for bad in ([2], {"two": 3}, {"2": None}):
+        (tmp_path / "p" / "puzzle.json").write_text(json.dumps({**record, "given": bad}))
+        with pytest.raises(PuzzleError, match="puzzle.json: damaged"):
+            Puzzle.load(tmp_path / "p")
+
+
 def test_pieces_are_read_in_the_natural_order_of_their_names(photo, tmp_path):
     pieces = Puzzle.from_image(photo, 2, seed=2).pieces
     names = ("p2.png", "p10.png", "p²3.png", "²5.png")  # a superscript is no number to sort by
@@ -173,6 +185,17 @@ def test_bad_input_says_what_is_wrong(make, message, tmp_path):
         make(tmp_path)
 
 
+@pytest.mark.parametrize("make", [Puzzle.from_image, Puzzle.from_shuffled])
+def test_pictures_are_eight_bit_colours(make, photo):
+    """Floats would turn black, 16 bits wrap."""
+    for bad in (photo / 255, photo.astype(np.uint16) * 257, photo[:, :, 0], photo[:, :, :2]):
+        with pytest.raises(PuzzleError, match="the picture has shape .* of uint8 is needed"):
+            make(bad, 3)
+    assert np.array_equal(make(Image.fromarray(photo), 3).pieces, make(photo, 3).pieces)
+    clear = np.dstack([photo, np.full(photo.shape[:2], 255, np.uint8)])
+    assert np.array_equal(make(Image.fromarray(clear), 3).pieces, make(photo, 3).pieces)
+
+
 def test_folder_of_different_sizes_or_wrong_number(tmp_path, photo):
     pieces = cut(photo, (3, 3))
     for i, piece in enumerate(pieces):
@@ -203,3 +226,21 @@ def test_save_refuses_a_folder_with_other_files(photo, tmp_path):
     with pytest.raises(PuzzleError, match="holds other files"):
         Puzzle.from_image(photo, 2).save(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["letter.txt"]
+
+
+@pytest.mark.parametrize("what", ["letter.txt", "photos", "piece_9.png", "damaged"])
+def test_save_removes_nothing_but_an_older_puzzle(what, photo, tmp_path):
+    folder = tmp_path / "p"
+    Puzzle.from_image(photo, 3).save(folder)
+    if what == "photos":
+        (folder / "photos").mkdir()
+    elif what == "damaged":
+        (folder / "puzzle.json").write_text("{")
+    else:
+        (folder / what).write_text("dear")
+    before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
+    with pytest.raises(
+        PuzzleError, match=rf"holds other files \({'' if what == 'damaged' else what}"
+    ):
+        Puzzle.from_image(photo, 2).save(folder)
+    assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before

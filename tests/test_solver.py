@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from puzlm import Puzzle, Solver
 from puzlm.backbones import ModelSettings, Seq2Seq, TorchReader
@@ -51,6 +52,9 @@ def test_every_kind_of_input_gives_the_same_picture(auto, photo, tmp_path):
         (str(tmp_path / "shuffled.png"), 3),
         (shuffled(puzzle), "3"),
         (list(puzzle.pieces), None),
+        (puzzle, "3x3"),
+        (Image.fromarray(shuffled(puzzle)), 3),
+        ([Image.fromarray(piece).convert("RGBA") for piece in puzzle.pieces], None),
     ):
         assert np.array_equal(auto.solve(x, grid).image, want)
 
@@ -87,6 +91,9 @@ def test_symbols_alone_never_look_at_pixels(photo, monkeypatch):
     touching = Puzzle.from_image(photo, "2x4", seed=1)
     other = solver.solve(touching)
     assert other.solver == "symbols (sides)" and perfect(other.positions, touching.truth)
+    named = Solver.from_pretrained("puzlm-3x3", solver="symbols").solve(worn[0])
+    assert named.solver == "symbols (seq2seq + sides)"
+    assert np.array_equal(named.confidences, found[0].confidences)
 
 
 def test_a_sure_but_untrained_model_is_no_match_for_borders_that_touch(tokenizer, crops):
@@ -128,6 +135,20 @@ def test_given_pieces_stay_where_they_are(auto, reader, photo):
             auto.solve(puzzle, given=bad)
 
 
+@pytest.mark.parametrize("decoding", ["beam", "assign"])
+def test_alternatives_are_boards_that_can_be(decoding, photo):
+    """With most pieces given there are fewer boards than a beam holds."""
+    solver = Solver.from_pretrained("puzlm-3x3", solver="seq2seq", decoding=decoding)
+    puzzle = Puzzle.from_image(photo, 3, seed=1)
+    for number, boards in ((6, 5), (7, 1), (8, 0)):
+        given = {i: int(puzzle.truth[i]) for i in range(number)}
+        found = solver.solve(puzzle, given=given)
+        assert len(found.alternatives) == boards
+        for other in found.alternatives:
+            assert sorted(other) == list(range(9))
+            assert all(other[piece] == cell for piece, cell in given.items())
+
+
 def test_other_grids_are_solved_by_what_can(auto, reader, photo):
     puzzle = Puzzle.from_image(photo, "4x6", seed=1)
     found = auto.solve(puzzle)
@@ -161,6 +182,29 @@ def test_turned_pieces_are_set_upright(photo):
         Solver(solver="random", rotations=True)
 
 
+def test_what_a_solver_lacks_is_said_when_it_should_solve(photo):
+    puzzle = Puzzle.from_image(photo, 3, seed=1)
+    one = Solver.from_pretrained("puzlm-3x3", solver="bigram")
+    for lacking, message in (
+        (one.variant(solver="vision"), r"solver 'vision': has no ViT \(vision.json\)"),
+        (one.variant(solver="seq2seq"), "solver 'seq2seq': has no language model"),
+        (Solver(solver="bigram"), "solver 'bigram': has no side model"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            lacking.solve(puzzle)
+    boxed = Solver.from_pretrained(solver="bigram").variant(solver="seq2seq")
+    assert perfect(boxed.solve(puzzle).positions, puzzle.truth)  # the box has all
+
+
+def test_a_variant_differs_in_nothing_else():
+    one = Solver(solver="classic", rotations=True)
+    one.raw = True
+    other = one.variant(solver="classic")
+    assert other.rotations and other.raw
+    with pytest.raises(SettingsError, match="only the classic solver"):
+        one.variant(solver="random")
+
+
 def test_solve_many_is_solve(auto, photo):
     kinds = [(3, 0, 0), (3, 0.5, 1), (2, 0, 0), (3, 0.1, 0)]
     puzzles = [Puzzle.from_image(photo, g, gap=x, missing=m, seed=3) for g, x, m in kinds]
@@ -188,5 +232,7 @@ def test_clear_errors(tmp_path):
         Solver(solver="clasic")
     with pytest.raises(SettingsError, match="did you mean 'beam'"):
         Solver(decoding="baem")
+    with pytest.raises(PuzzleError, match="has a 3x3 grid, not 2x2"):
+        Solver(solver="classic").solve(Puzzle(np.zeros((9, 8, 8, 3), np.uint8), (3, 3)), "2x2")
     with pytest.raises(PuzzleError, match="needs its grid"):
         Solver(solver="classic").solve(np.zeros((9, 9, 3), np.uint8))

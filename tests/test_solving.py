@@ -117,6 +117,44 @@ def test_a_pattern_of_pictures(tmp_path, photo):
     assert (tmp_path / "x" / "sheet.png").read_bytes() == before
 
 
+@pytest.mark.parametrize("output", ["s.png", "p/piece_0.png"])
+@pytest.mark.parametrize("option", ["-o", "--gif"])
+def test_one_puzzle_is_not_overwritten_either(output, option, tmp_path, photo):
+    puzzle = Puzzle.from_image(photo, 2, seed=1)
+    puzzle.save(tmp_path / "p")
+    write_image(tmp_path / "s.png", shuffled(puzzle))
+    before = (tmp_path / output).read_bytes()
+    path = tmp_path / output if output == "s.png" else tmp_path / "p"
+    more = ["--grid", 2, "--solver", "classic", option, tmp_path / "p" / ".." / output]
+    done = puzlm("solve", path, *more, code=2, cwd=tmp_path)
+    assert f"would overwrite the puzzle; choose another {option}" in done.stderr
+    assert (tmp_path / output).read_bytes() == before and not (tmp_path / "solved.png").exists()
+
+
+def test_solvers_are_offered_where_they_can_be_used():
+    wide = {**os.environ, "COLUMNS": "200"}
+    assert "module:function" not in puzlm("solve", "--help", env=wide).stdout
+    assert "module:function" in puzlm("evaluate", "--help", env=wide).stdout
+
+
+def test_a_puzzle_too_small_to_solve_spoils_no_other(tmp_path, photo):
+    for name, picture in (("a", photo), ("b", photo[:3, :3]), ("c", photo)):
+        write_image(tmp_path / f"{name}.png", picture)
+    paths = [tmp_path / f"{name}.png" for name in "abc"]
+    done = puzlm("solve", *paths, "--grid", 3, "-o", tmp_path / "o", code=2)
+    assert "b.png: pieces are 1x1 pixels" in done.stderr and done.stderr.count("\n") == 1
+    assert sorted(p.name for p in (tmp_path / "o").iterdir()) == ["a.png", "c.png"]
+
+
+def test_pieces_that_puzzle_json_gives_stay(tmp_path, photo):
+    made = Puzzle.from_image(photo, 2, seed=1)
+    wrong = {0: int(made.truth[1])}
+    Puzzle(made.pieces, made.grid, made.truth, settings={"given": wrong}).save(tmp_path / "p")
+    for options, cell in (([], wrong[0]), (["--given", f"0={made.truth[0]}"], made.truth[0])):
+        done = puzlm("solve", tmp_path / "p", "-o", tmp_path / "s.png", "--json", *options)
+        assert json.loads(done.stdout)["positions"][0] == cell
+
+
 def test_what_paths_mean(box, tmp_path):
     assert find([box / "a"]) == box / "a"  # one puzzle
     assert find([box / "a" / "shuffled.png"]) == box / "a" / "shuffled.png"
@@ -133,6 +171,8 @@ def test_what_paths_mean(box, tmp_path):
     ]
     same = pictures([Path("p/s.png"), Path("q/s.png"), Path("q/s.jpg")], tmp_path)
     assert [p.name for p in same] == ["p-s.png", "q-s.png", "q-s-2.png"]
+    same = pictures([Path("p/a.png"), Path("p/a.jpg"), Path("p/a-2.png")], tmp_path)
+    assert [p.name for p in same] == ["p-a.png", "p-a-3.png", "p-a-2.png"]
     with pytest.raises(SettingsError, match="folder"):
         pictures([Path("a.png")], Path("x.png"))
 

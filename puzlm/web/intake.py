@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import warnings
 import zipfile
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
@@ -194,11 +193,9 @@ class Budget:
         """Decode one picture whose header promises few enough pixels."""
         name = label(name)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                    width, height = image.size
-        except Image.DecompressionBombError as error:
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                width, height = image.size
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise Refused(
                 413,
                 "too_many_pixels",
@@ -214,9 +211,7 @@ class Budget:
                 f"{name}: {width} x {height} pixels, a request may hold {self.allowed:,} in all.",
             )
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return open_image(data, name=name)
+            return open_image(data, name=name)
         except PuzlmError as error:
             raise Refused(422, "bad_image", one_line(str(error))) from error
         except Exception as error:
