@@ -1,23 +1,17 @@
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from training import recipe_of
 
 from puzlm.bench_parts import WideBook
 from puzlm.bigram import SideModel, batches_of, fit, side_symbols
-from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch, neighbour_slots
+from puzlm.corpus import Album, cut_batch, draw_batch
 from puzlm.errors import SettingsError
 from puzlm.fast import SplitBook, Tricks
-from puzlm.images import write_image
-from puzlm.loop import TrainingError, learning_rate
 from puzlm.metrics import perfect
 from puzlm.puzzle import Puzzle, cut
 from puzlm.settings import Recipe
@@ -26,48 +20,6 @@ from puzlm.starts import build_model
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.tokens import write_tokens
 from puzlm.train import Objective, Pages, fit_tokenizer, train
-
-
-@pytest.fixture(scope="module")
-def folder(crops, tmp_path_factory):
-    path = tmp_path_factory.mktemp("images")
-    for number, crop in enumerate(crops[1:64:2]):  # all of one photograph
-        write_image(path / f"{number:02d}.png", crop)
-    return path
-
-
-def recipe_of(folder, **train_settings):
-    return Recipe.from_dict(
-        {
-            "data": {"train": [str(folder)], "val": [str(folder)]},
-            "cut": {"grid": 2, "min_crop": 1.0, "stretch": 0.0, "flip": False},
-            "tokenizer": {
-                "vocab_size": 64,
-                "pca_dim": 16,
-                "piece_size": 32,
-                "max_cells": 4,
-                "patch": "strip:4",
-                "granularity": 2,
-            },
-            "model": {"size": "tiny", "d_model": 64, "feed_forward": 128, "decoder_layers": 1},
-            "train": {
-                "steps": 12,
-                "batch": 16,
-                "warmup": 4,
-                "log_every": 2,
-                "eval_every": 12,
-                "fit_puzzles": 256,
-                "save_every": 5,
-                "device": "cpu",
-                **train_settings,
-            },
-        }
-    )
-
-
-def losses(path):
-    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [(line["step"], line["loss"]) for line in lines if "loss" in line]
 
 
 def test_tiny_model_overfits_32_real_puzzles(folder, tmp_path):
@@ -85,66 +37,6 @@ def test_tiny_model_overfits_32_real_puzzles(folder, tmp_path):
     again = solver.solve_many(shuffled)
     for one, two in zip(found, again, strict=True):  # the same picture comes out
         assert np.array_equal(one.image, two.image)
-
-
-def test_killed_run_goes_on_as_if_nothing_happened(folder, tmp_path):
-    """Kill a real process at some moment, run it again: the same losses as without the kill."""
-    recipe = recipe_of(folder, steps=40, save_every=3, average=0.9, log_every=1)
-    text = (
-        "[data]\n"
-        + f"train = ['{folder}']\nval = ['{folder}']\n"
-        + "".join(
-            f"[{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in section.items())
-            for name, section in (
-                ("cut", {"grid": 2, "min_crop": 1.0, "stretch": 0.0, "flip": False}),
-                (
-                    "tokenizer",
-                    {
-                        "vocab_size": 64,
-                        "pca_dim": 16,
-                        "piece_size": 32,
-                        "max_cells": 4,
-                        "patch": "strip:4",
-                    },
-                ),
-                ("model", {"size": "tiny", "d_model": 64, "dropout": 0.1}),
-                (
-                    "train",
-                    {k: v for k, v in vars(recipe.train).items() if not isinstance(v, tuple)},
-                ),
-            )
-        )
-    )
-    (tmp_path / "r.toml").write_text(text)
-    whole = Recipe.load(tmp_path / "r.toml")
-    train(whole, tmp_path / "whole")
-    command = [
-        sys.executable,
-        "-m",
-        "puzlm.cli",
-        "train",
-        str(tmp_path / "r.toml"),
-        "-o",
-        str(tmp_path / "cut"),
-    ]
-    # Sums depend on the number of threads; this process has one.
-    process = subprocess.Popen(
-        command,
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    log = tmp_path / "cut" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (log.exists() and log.read_text().count("\n") > 7):
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    assert 7 < log.read_text().count("\n") < 40
-    train(whole, tmp_path / "cut")
-    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
-    a, b = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut"))
-    assert a == b
 
 
 def test_one_fast_step_is_one_plain_step(folder, tmp_path):
@@ -239,34 +131,6 @@ def _images(folder):
     return iter_images([folder])
 
 
-def test_two_processes_are_one_with_the_doubled_batch(folder, tmp_path):
-    """torchrun with gloo on the CPU: the same recipe gives the same losses."""
-    recipe = recipe_of(folder, steps=6, log_every=1)
-    train(recipe, tmp_path / "one")
-    script = tmp_path / "run.py"
-    script.write_text(
-        "import json, sys\nfrom puzlm.settings import Recipe\nfrom puzlm.train import train\n"
-        "train(Recipe.from_dict(json.load(open(sys.argv[1]))), sys.argv[2])\n"
-    )
-    record = {k: v for k, v in recipe.as_dict().items()}
-    (tmp_path / "r.json").write_text(json.dumps(record))
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        "--standalone",
-        str(script),
-        str(tmp_path / "r.json"),
-        str(tmp_path / "two"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-2000:]
-    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
-    assert [step for step, _ in one] == [step for step, _ in two]
-    assert np.allclose([x for _, x in one], [x for _, x in two], rtol=1e-4)
-
-
 def test_training_on_a_token_file(folder, tmp_path, crops):
     tokenizer = PieceTokenizer(recipe_of(folder).tokenizer).fit(crops[:32], max_iter=3)
     tokenizer.save_pretrained(tmp_path / "tok")
@@ -281,14 +145,6 @@ def test_training_on_a_token_file(folder, tmp_path, crops):
     assert train(recipe, tmp_path / "run")["done"]
 
 
-def test_diverging_run_stops_with_a_clear_message(folder, tmp_path):
-    with pytest.raises(TrainingError, match="training diverged; lower train.lr"):
-        train(
-            recipe_of(folder, lr=1e30, warmup=1, steps=30, eval_every=100, clip=1e30),
-            tmp_path / "run",
-        )
-
-
 def test_recipes_name_the_nearest_key(tmp_path):
     (tmp_path / "r.toml").write_text("[train]\nlr = 1e-3\nwarmpu = 5\n")
     with pytest.raises(SettingsError, match="did you mean 'warmup'"):
@@ -301,54 +157,6 @@ def test_recipes_name_the_nearest_key(tmp_path):
     assert Recipe.load(tmp_path / "ok.toml", ["train.steps=7", "model.size=tiny"]).train.steps == 7
     with pytest.raises(SettingsError, match="no such recipe"):
         Recipe.load(tmp_path / "none.toml")
-
-
-def test_learning_rate_rises_then_falls():
-    rates = [learning_rate(s, 1.0, 10, 100) for s in range(100)]
-    assert rates[0] == 0.1 and rates[9] == 1.0 and max(rates) <= 1.0
-    assert all(a >= b for a, b in zip(rates[10:], rates[11:], strict=False))
-    assert rates[-1] < 0.03
-
-
-# ---- puzzles cut on the device --------------------------------------------------------------
-
-
-def test_device_cut_is_the_tokenizers_cut(crops):
-    """Cutting and resizing in one go gives what cutting, then resizing gives."""
-    album = Album.of(crops[:8])
-    settings = CutSettings(gap_share=0.7, jitter=0.5, flip=False, min_crop=0.6)
-    draw = draw_batch(album.sizes.numpy(), 12, settings, (0, 5))
-    parts = [torch.from_numpy(np.ascontiguousarray(a)) for a in vars(draw).values()]
-    tokenizer = PieceTokenizer(piece_size=40)
-    cut_pieces = cut_batch(album, *parts[:-1], side=40).numpy()
-    packed = album.with_words(part=1000)
-    assert np.array_equal(cut_batch(packed, *parts[:-1], side=40).numpy(), cut_pieces)
-    for i in range(12):
-        for cell in range(9):
-            (top, left), (height, width) = draw.corner[i, cell], draw.piece[i]
-            piece = crops[draw.image[i]][top : top + height, left : left + width]
-            want = tokenizer.canonical(piece[None])[0]
-            assert np.abs(want - cut_pieces[i, cell]).max() <= 1  # rounding of ties
-
-
-def test_flipped_puzzles_are_puzzles_of_the_mirrored_image(crops):
-    settings = CutSettings(min_crop=1.0, stretch=0.0)
-    square = [c[:96, :96] for c in crops[:4]]
-    draw = draw_batch(np.full((4, 2), 96), 16, settings, (3, 3))
-    assert draw.flip.any() and not draw.flip.all()
-    parts = [torch.from_numpy(np.ascontiguousarray(a)) for a in vars(draw).values()]
-    pieces = cut_batch(Album.of(square), *parts[:-1], side=32).numpy()
-    for i in range(16):
-        image = square[draw.image[i]]
-        assert np.array_equal(pieces[i], cut(image[:, ::-1] if draw.flip[i] else image, (3, 3)))
-
-
-def test_neighbour_slots_by_hand():
-    order = torch.tensor([[3, 0, 2, 1]])  # slot 0 holds cell 3, ...
-    present = torch.tensor([[True, True, True, False]])  # the piece of cell 3 is missing
-    right, below = neighbour_slots(order, present, (2, 2))
-    assert right.tolist() == [[4, 3, 4, 4]]  # cell 0 -> cell 1 is slot 3; 2 -> 3 is missing
-    assert below.tolist() == [[4, 2, 4, 4]]  # cell 0 -> cell 2 is slot 2
 
 
 # ---- the side model -------------------------------------------------------------------------
