@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from puzlm.errors import ImageError, SettingsError
@@ -53,6 +54,38 @@ class CutSettings:
                 raise SettingsError(f"cut.{name} {getattr(self, name)}: must be from 0 to 1")
 
 
+EXACT = 2  # times shrunk: as far as the four taps of `cut_batch` hold the whole filter
+TOO_FAR = 3  # times: from there on, images shrunk before the cut read more like the tokenizer's own
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Sizes of images, (vertical, horizontal) in pixels, that puzzles can be cut from."""
+
+    most: tuple[int, int]
+    shrunk: tuple[int, int]
+    """What is left of a side that is longer than `most`."""
+
+    @classmethod
+    def of(cls, grids: Iterable[str], side: int) -> Bounds:
+        """Bounds for puzzles of these grids whose pieces are cut at a canonical side."""
+        rows, columns = zip(*map(parse_grid, grids), strict=True)
+        few = min(rows), min(columns)
+        most, shrunk = ((k * side * few[0], k * side * few[1]) for k in (TOO_FAR, EXACT))
+        return cls(most, shrunk)
+
+    def fit(self, image: Pixels) -> Pixels:
+        """Shrink the sides of an image (height, width, 3) that are too long; mostly none is."""
+        size = image.shape[:2]
+        sides = zip(size, self.most, self.shrunk, strict=True)
+        high, wide = (small if now > most else now for now, most, small in sides)
+        if (high, wide) == size:
+            return image
+        # A soft box: one with hard ends would drop and double rows where the factor is no integer.
+        resized = Image.fromarray(image).resize((wide, high), Image.Resampling.HAMMING)
+        return np.asarray(resized)
+
+
 class Album:
     """Images of any size in one flat uint8 tensor, with the offset and size of each."""
 
@@ -88,13 +121,30 @@ class Album:
         device: str = "cpu",
         limit: int | None = None,
         workers: int = 2,
+        bounds: Bounds | None = None,
     ) -> Album:
-        """Decode folders and tars of images with several threads."""
+        """Decode folders and tars of images with several threads, and fit them to the bounds."""
+
+        def decode(named: tuple[str, bytes]) -> Pixels:
+            image = read_image(named[1], name=named[0])
+            return image if bounds is None else bounds.fit(image)
+
         blobs = iter_blobs(sources)
         if limit is not None:
             blobs = (blob for _, blob in zip(range(limit), blobs, strict=False))
         with ThreadPoolExecutor(workers) as pool:
-            return cls.of(pool.map(lambda b: read_image(b[1], name=b[0]), blobs), device)
+            return cls.of(pool.map(decode, blobs), device)
+
+    def within(self, bounds: Bounds) -> Album:
+        """The same images, fitted to the bounds; itself if they all are."""
+        sizes, offsets = self.sizes.cpu(), self.offsets.tolist()
+        if (sizes <= torch.tensor(bounds.most)).all():
+            return self
+        images = (
+            bounds.fit(self.pixels[at : at + 3 * high * wide].view(high, wide, 3).cpu().numpy())
+            for at, (high, wide) in zip(offsets, sizes.tolist(), strict=True)
+        )
+        return Album.of(images, str(self.pixels.device))
 
     def save(self, path: Path) -> None:
         """Write the decoded images, for other processes."""
@@ -176,9 +226,9 @@ def cut_batch(
 ) -> Tensor:
     """Cut a drawn batch at the canonical size: (n, cells, side, side, 3) in whole grey levels.
 
-    The filter is that of PieceTokenizer.canonical, a triangle as wide as the shrinking (up to 2,
-    four taps), clamped to each piece's own pixels: not even a fraction of a neighbour's pixel may
-    reach a piece. The tensors are those of `Draw`.
+    The filter is that of PieceTokenizer.canonical, a triangle as wide as the shrinking (up to
+    EXACT, four taps), clamped to each piece's own pixels: not even a fraction of a neighbour's
+    pixel may reach a piece. The tensors are those of `Draw`.
     """
     scale = piece / side  # (n, 2)
     centre = (torch.arange(side, device=image.device) + 0.5) * scale[:, :, None] - 0.5

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from puzlm import kernels
 from puzlm.backbones import Seq2Seq, TorchReader
-from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch, neighbour_slots
+from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.decoding import decode
 from puzlm.errors import SettingsError
 from puzlm.fast import PLAIN, PROVEN, SplitBook, Tricks, bart, compiled
@@ -267,16 +267,19 @@ def train(
     if world > 1 and not torch.distributed.is_initialized():
         torch.distributed.init_process_group("nccl" if "cuda" in device else "gloo")
 
-    if album is None and not (recipe.data.tokens and recipe.tokenizer_path):
-        album = Album.read(
-            recipe.data.train, device, recipe.data.limit or None, os.cpu_count() or 2
-        )
-    saved = folder / "tokenizer.json"
-    if recipe.tokenizer_path or saved.exists():
+    tokenizer = None
+    if recipe.tokenizer_path or (folder / "tokenizer.json").exists():
         tokenizer = PieceTokenizer.from_pretrained(recipe.tokenizer_path or folder)
         if recipe.tokenizer.max_cells > tokenizer.settings.max_cells:  # the symbols do not change
             tokenizer = tokenizer.with_cells(recipe.tokenizer.max_cells)
-    else:
+    settings = recipe.tokenizer if tokenizer is None else tokenizer.settings
+    bounds = Bounds.of([recipe.cut.grid], settings.side)
+    if album is not None:
+        album = album.within(bounds)
+    elif tokenizer is None or not recipe.data.tokens:
+        limit, threads = recipe.data.limit or None, os.cpu_count() or 2
+        album = Album.read(recipe.data.train, device, limit, threads, bounds)
+    if tokenizer is None:
         assert album is not None
         tokenizer = fit_tokenizer(recipe, album, device)
     if rank == 0:

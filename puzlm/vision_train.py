@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch
+from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch
 from puzlm.errors import SettingsError, nearest
 from puzlm.frame import FrameSettings
 from puzlm.frame_train import FrameNet, rolled
@@ -93,10 +93,11 @@ def train(
     began, folder, t = time.monotonic(), Path(folder), recipe.train
     device = pick_device(t.device)
     compiled = t.fast and device.startswith("cuda")
+    bounds = Bounds.of(recipe.grids, recipe.model.side)
     if album is None:
-        album = Album.read(
-            recipe.data.train, device, recipe.data.limit or None, os.cpu_count() or 2
-        )
+        limit, threads = recipe.data.limit or None, os.cpu_count() or 2
+        album = Album.read(recipe.data.train, device, limit, threads, bounds)
+    album = album.within(bounds)
     model = build(recipe)
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())

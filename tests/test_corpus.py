@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 
-from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch, neighbour_slots
+from puzlm import bigram, trial, vision_train
+from puzlm import train as language
+from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch, neighbour_slots
+from puzlm.images import write_image
 from puzlm.puzzle import cut
+from puzlm.settings import Recipe, kind_of
 from puzlm.tokenizer import PieceTokenizer
+from puzlm.vision_train import VisionRecipe
+
+RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 def test_device_cut_is_the_tokenizers_cut(crops):
@@ -46,3 +56,69 @@ def test_neighbour_slots_by_hand():
     right, below = neighbour_slots(order, present, (2, 2))
     assert right.tolist() == [[4, 3, 4, 4]]  # cell 0 -> cell 1 is slot 3; 2 -> 3 is missing
     assert below.tolist() == [[4, 2, 4, 4]]  # cell 0 -> cell 2 is slot 2
+
+
+# ---- large images ---------------------------------------------------------------------------
+
+
+def test_large_images_are_cut_as_the_tokenizer_reads_them(photo, tmp_path):
+    """Thirteen times the side, of which four taps of the cut would see a third."""
+    image = photo[:426, :639]
+    write_image(tmp_path / "large.png", image)
+    want = PieceTokenizer(piece_size=16).canonical(cut(image, (3, 3))).astype(float)
+    whole, bounds = CutSettings(min_crop=1.0, stretch=0.0, flip=False), Bounds.of(["3"], 16)
+    errors = []
+    for album in (Album.read([tmp_path]), Album.read([tmp_path], bounds=bounds)):
+        draw = draw_batch(album.sizes.numpy(), 1, whole, (0,))
+        parts = [torch.from_numpy(np.ascontiguousarray(a)) for a in vars(draw).values()]
+        errors.append(np.abs(cut_batch(album, *parts[:-1], side=16).numpy()[0] - want).mean())
+    assert errors[0] > 5 and errors[1] < 1.5
+    assert album.sizes.tolist() == [[96, 96]]
+    again = Album.read([tmp_path]).within(bounds)
+    assert torch.equal(again.pixels, album.pixels) and again.within(bounds) is again
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda p: p.stem)
+def test_the_shipped_recipes_see_their_images_as_they_are(path, crops):
+    """They were trained on pictures of 200 and 240 px."""
+    if kind_of(path) == "language":
+        recipe = Recipe.load(path)
+        bounds = Bounds.of([recipe.cut.grid], recipe.tokenizer.side)
+    else:
+        recipe = VisionRecipe.load(path)
+        bounds = Bounds.of(recipe.grids, recipe.model.side)
+    for side in (200, 240):
+        image = np.zeros((side, side, 3), np.uint8)
+        assert bounds.fit(image) is image
+    album = Album.of([crops[0]])
+    assert album.within(bounds) is album
+
+
+@pytest.mark.parametrize("kind", ["train", "fit-sides", "vision", "ablate"])
+def test_whoever_cuts_has_shrunk_large_images(kind, photo, tmp_path, monkeypatch):
+    """Pieces of 16 px in a grid of 2: a side of 640 px is too long, one of 80 px is not."""
+    write_image(tmp_path / "images" / "large.png", photo[:80])
+
+    def look(album, *_, **__):
+        raise StopIteration(album.sizes.tolist())
+
+    for module in (language, bigram, trial, vision_train):
+        monkeypatch.setattr(module, "cut_batch", look)
+    shape = {"piece_size": 16, "max_cells": 4}
+    data, train = {"train": [str(tmp_path / "images")]}, {"device": "cpu"}
+    sides = {"device": "cpu"}
+    record = {"cut": {"grid": 2}, "tokenizer": shape, "data": data, "train": train, "sides": sides}
+    with pytest.raises(StopIteration, match=r"\[\[80, 64\]\]"):
+        if kind == "train":
+            language.train(Recipe.from_dict(record), tmp_path / "run")
+        elif kind == "fit-sides":
+            bigram.fit_sides(Recipe.from_dict(record), tmp_path / "run")
+        elif kind == "vision":
+            (tmp_path / "r.toml").write_text(
+                f"grids = ['2x2', '3x3']\n[data]\ntrain = {data['train']}\n[train]\ndevice='cpu'\n"
+                "[vision]\nside = 16\npatch = 8\nlayers = 1\ngrids = ['2x2', '3x3']\n"
+            )
+            vision_train.train(VisionRecipe.load(tmp_path / "r.toml"), tmp_path / "run")
+        else:
+            gallery = trial.Gallery([trial.Kind("a", ("images",), ("images",))], tmp_path, "cpu")
+            gallery.pieces(0, 1, CutSettings("2"), 16, (0,))
