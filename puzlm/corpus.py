@@ -54,6 +54,7 @@ class CutSettings:
                 raise SettingsError(f"cut.{name} {getattr(self, name)}: must be from 0 to 1")
 
 
+SMALLEST = 2  # pixels of a cell
 EXACT = 2  # times shrunk: as far as the four taps of `cut_batch` hold the whole filter
 TOO_FAR = 3  # times: from there on, images shrunk before the cut read more like the tokenizer's own
 
@@ -62,6 +63,7 @@ TOO_FAR = 3  # times: from there on, images shrunk before the cut read more like
 class Bounds:
     """Sizes of images, (vertical, horizontal) in pixels, that puzzles can be cut from."""
 
+    least: tuple[int, int]
     most: tuple[int, int]
     shrunk: tuple[int, int]
     """What is left of a side that is longer than `most`."""
@@ -70,13 +72,22 @@ class Bounds:
     def of(cls, grids: Iterable[str], side: int) -> Bounds:
         """Bounds for puzzles of these grids whose pieces are cut at a canonical side."""
         rows, columns = zip(*map(parse_grid, grids), strict=True)
+        least = SMALLEST * max(rows), SMALLEST * max(columns)
         few = min(rows), min(columns)
-        most, shrunk = ((k * side * few[0], k * side * few[1]) for k in (TOO_FAR, EXACT))
-        return cls(most, shrunk)
+        most, shrunk = (
+            (max(least[0], k * side * few[0]), max(least[1], k * side * few[1]))
+            for k in (TOO_FAR, EXACT)
+        )
+        return cls(least, most, shrunk)
 
-    def fit(self, image: Pixels) -> Pixels:
+    def fit(self, image: Pixels, name: str) -> Pixels:
         """Shrink the sides of an image (height, width, 3) that are too long; mostly none is."""
         size = image.shape[:2]
+        if size[0] < self.least[0] or size[1] < self.least[1]:
+            raise ImageError(
+                f"{name}: {size[1]} x {size[0]} pixels; training puzzles of this grid need at "
+                f"least {self.least[1]} x {self.least[0]}"
+            )
         sides = zip(size, self.most, self.shrunk, strict=True)
         high, wide = (small if now > most else now for now, most, small in sides)
         if (high, wide) == size:
@@ -127,7 +138,7 @@ class Album:
 
         def decode(named: tuple[str, bytes]) -> Pixels:
             image = read_image(named[1], name=named[0])
-            return image if bounds is None else bounds.fit(image)
+            return image if bounds is None else bounds.fit(image, named[0])
 
         blobs = iter_blobs(sources)
         if limit is not None:
@@ -138,13 +149,15 @@ class Album:
     def within(self, bounds: Bounds) -> Album:
         """The same images, fitted to the bounds; itself if they all are."""
         sizes, offsets = self.sizes.cpu(), self.offsets.tolist()
-        if (sizes <= torch.tensor(bounds.most)).all():
+        least, most = torch.tensor(bounds.least), torch.tensor(bounds.most)
+        if ((sizes >= least) & (sizes <= most)).all():
             return self
         images = (
-            bounds.fit(self.pixels[at : at + 3 * high * wide].view(high, wide, 3).cpu().numpy())
+            self.pixels[at : at + 3 * high * wide].view(high, wide, 3).cpu().numpy()
             for at, (high, wide) in zip(offsets, sizes.tolist(), strict=True)
         )
-        return Album.of(images, str(self.pixels.device))
+        fitted = (bounds.fit(image, f"image {n} of the album") for n, image in enumerate(images))
+        return Album.of(fitted, str(self.pixels.device))
 
     def save(self, path: Path) -> None:
         """Write the decoded images, for other processes."""
@@ -196,7 +209,7 @@ def draw_batch(sizes: NDArray[np.int64], n: int, s: CutSettings, seed: tuple[int
     share = rng.uniform(s.min_crop, 1, (n, 2))
     together = rng.random(n) >= s.stretch
     share[together, 1] = share[together, 0]
-    cell = np.maximum(2, (size * share / grid).astype(np.int64))
+    cell = np.maximum(SMALLEST, (size * share / grid).astype(np.int64))
     gap = rng.uniform(0, s.max_gap, n) * (rng.random(n) < s.gap_share)
     piece = np.clip(np.rint(cell / (1 + gap[:, None])).astype(np.int64), 1, cell)
     slack = cell - piece

@@ -11,6 +11,7 @@ import torch
 from puzlm import bigram, trial, vision_train
 from puzlm import train as language
 from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch, neighbour_slots
+from puzlm.errors import ImageError
 from puzlm.images import write_image
 from puzlm.puzzle import cut
 from puzlm.settings import Recipe, kind_of
@@ -89,7 +90,7 @@ def test_the_shipped_recipes_see_their_images_as_they_are(path, crops):
         bounds = Bounds.of(recipe.grids, recipe.model.side)
     for side in (200, 240):
         image = np.zeros((side, side, 3), np.uint8)
-        assert bounds.fit(image) is image
+        assert bounds.fit(image, "it") is image
     album = Album.of([crops[0]])
     assert album.within(bounds) is album
 
@@ -122,3 +123,18 @@ def test_whoever_cuts_has_shrunk_large_images(kind, photo, tmp_path, monkeypatch
         else:
             gallery = trial.Gallery([trial.Kind("a", ("images",), ("images",))], tmp_path, "cpu")
             gallery.pieces(0, 1, CutSettings("2"), 16, (0,))
+
+
+def test_images_too_small_for_the_grid_are_refused_by_name(photo, tmp_path):
+    """Cells of less than two pixels would be filled from the next image of the album."""
+    write_image(tmp_path / "0.png", photo[:8, :6])
+    write_image(tmp_path / "1.png", photo[:8, :5])
+    bounds = Bounds.of(["4x3", "2x2"], 16)
+    with pytest.raises(ImageError, match=r"1\.png: 5 x 8 pixels; .* at least 6 x 8"):
+        Album.read([tmp_path], bounds=bounds)
+    with pytest.raises(ImageError, match="image 1 of the album: 5 x 8 pixels"):
+        Album.read([tmp_path]).within(bounds)
+    album = Album.read([tmp_path], limit=1, bounds=bounds)
+    draw = draw_batch(album.sizes.numpy(), 64, CutSettings("4x3"), (0,))
+    last = (draw.corner + draw.piece[:, None]).max((0, 1))
+    assert (draw.corner >= 0).all() and (last <= [8, 6]).all()
