@@ -36,6 +36,7 @@ from puzlm.puzzle import Grid, Puzzle, parse_grid
 from puzlm.settings import Recipe
 from puzlm.starts import build_model
 from puzlm.tokenizer import BOS, PieceTokenizer
+from puzlm.tokens import TokenFiles
 
 # ---- data -----------------------------------------------------------------------------------
 
@@ -59,10 +60,15 @@ class Pages:
             self.tokenizer.codebooks_ = [SplitBook(book, tricks.tokens) for book in books]
         self.grid: Grid = parse_grid(recipe.cut.grid)
         self.album = album.with_words() if album is not None and tricks.words else album
-        self.tokens = None
+        self.tokens: TokenFiles | None = None
         self.shuffled = not tokenizer.settings.lexicographic
         if recipe.data.tokens:
-            self.tokens = np.load(recipe.data.tokens, mmap_mode="r")
+            self.tokens = TokenFiles([recipe.data.tokens], tokenizer)
+            if self.tokens.grid != self.grid:
+                raise SettingsError(
+                    f"{recipe.data.tokens}: puzzles of {self.tokens.grid[0]}x{self.tokens.grid[1]},"
+                    f" but cut.grid is {recipe.cut.grid}"
+                )
         else:
             assert album is not None
             self.sizes = album.sizes.cpu().numpy()
@@ -88,7 +94,8 @@ class Pages:
         draw = draw_batch(sizes, t.batch, cut, (t.seed, step))
         arrays: list[NDArray[Any]] = [a[mine] for a in vars(draw).values()]
         if self.tokens is not None:
-            arrays[:5] = [self.tokens[draw.image[mine]].astype(np.int64)]
+            rows, where = np.unique(draw.image[mine], return_inverse=True)
+            arrays[:5] = [self.tokens[rows][where].astype(np.int64)]
         if self.shuffled:  # unsorted pieces must not come in the order of their cells
             rng = np.random.default_rng((t.seed, step, 2))
             arrays.append(rng.random(draw.present.shape).argsort(1)[mine])
@@ -272,11 +279,15 @@ def train(
         tokenizer = PieceTokenizer.from_pretrained(recipe.tokenizer_path or folder)
         if recipe.tokenizer.max_cells > tokenizer.settings.max_cells:  # the symbols do not change
             tokenizer = tokenizer.with_cells(recipe.tokenizer.max_cells)
+    elif recipe.data.tokens:
+        raise SettingsError(
+            "data.tokens: a token file needs the tokenizer that made it; set tokenizer_path"
+        )
     settings = recipe.tokenizer if tokenizer is None else tokenizer.settings
     bounds = Bounds.of([recipe.cut.grid], settings.side)
     if album is not None:
         album = album.within(bounds)
-    elif tokenizer is None or not recipe.data.tokens:
+    elif not recipe.data.tokens:
         limit, threads = recipe.data.limit or None, os.cpu_count() or 2
         album = Album.read(recipe.data.train, device, limit, threads, bounds)
     if tokenizer is None:

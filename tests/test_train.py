@@ -143,6 +143,34 @@ def test_training_on_a_token_file(folder, tmp_path, crops):
     record |= {"tokenizer_path": str(tmp_path / "tok"), "data": {"tokens": str(tmp_path / "t.npy")}}
     recipe = Recipe.from_dict(record)
     assert train(recipe, tmp_path / "run")["done"]
+    # A batch is the file's rows as they were drawn, repeated ones too.
+    pages = Pages(recipe, tokenizer, "cpu")
+    drawn = draw_batch(np.full((32, 2), 4096), 16, recipe.cut, (recipe.train.seed, 7)).image
+    assert len(set(drawn)) < 16 and (np.diff(drawn) < 0).any()
+    assert np.array_equal(pages.draw(7)[1].numpy(), tokens[drawn].astype(np.int64))
+    half = pages.draw(7, rank=1, world=2)[1].numpy()
+    assert np.array_equal(half, tokens[drawn[8:]].astype(np.int64))
+
+
+def test_token_files_that_do_not_fit_are_refused(folder, tmp_path, crops):
+    """In one line each, before a step is made."""
+    tokenizer = PieceTokenizer(recipe_of(folder).tokenizer).fit(crops[:32], max_iter=1)
+    tokenizer.save_pretrained(tmp_path / "tok")
+    other = PieceTokenizer(tokenizer.settings, vocab_size=32).fit(crops[:32], max_iter=1)
+    write_tokens([folder], tokenizer, tmp_path / "t.npy", grid=(1, 2))
+    write_tokens([folder], other, tmp_path / "other.npy", grid=(2, 2))
+    record = recipe_of(folder).as_dict() | {"tokenizer_path": str(tmp_path / "tok")}
+    for name, message in (
+        ("none.npy", "none.npy: no such token file"),
+        ("t.npy", "puzzles of 1x2, but cut.grid is 2"),
+        ("other.npy", "made by another tokenizer"),
+    ):
+        record["data"] = {"tokens": str(tmp_path / name)}
+        with pytest.raises(SettingsError, match=message):
+            train(Recipe.from_dict(record), tmp_path / "run")
+    record["tokenizer_path"] = ""
+    with pytest.raises(SettingsError, match="set tokenizer_path"):
+        train(Recipe.from_dict(record), tmp_path / "fresh")
 
 
 def test_recipes_name_the_nearest_key(tmp_path):
