@@ -6,6 +6,7 @@ on exactly as if it had not been, and CPU and GPU see the same puzzles. Knows no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from torch import Tensor
 from puzlm.errors import ImageError, SettingsError
 from puzlm.images import Pixels, iter_blobs, read_image
 from puzlm.puzzle import Grid, parse_grid
+from puzlm.sections import at_least
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,17 @@ class CutSettings:
     """Strength of random brightness and contrast changes, 0 to 1."""
 
     def __post_init__(self) -> None:
-        parse_grid(self.grid)
+        cells = math.prod(parse_grid(self.grid))
+        at_least(0, self, "cut", "max_gap")
+        at_least(1, self, "cut", "max_missing")
         for name in ("min_crop", "stretch", "gap_share", "jitter", "missing_share", "colour"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingsError(f"cut.{name} {getattr(self, name)}: must be from 0 to 1")
+        if self.missing_share and self.max_missing >= cells:
+            raise SettingsError(
+                f"cut.max_missing {self.max_missing}: must be below the {cells} pieces of a "
+                f"puzzle (cut.grid {self.grid})"
+            )
 
 
 SMALLEST = 2  # pixels of a cell

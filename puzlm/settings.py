@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from puzlm.errors import SettingsError, nearest
+from puzlm.sections import at_least
 from puzlm.tokenizer import TokenizerSettings
 
 
@@ -21,6 +23,9 @@ class DataSettings:
     """A file of `puzlm tokenize` to train on instead of cutting images at every step."""
     limit: int = 0
     """Use only the first so many training images; 0 uses all."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "data", "limit")
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,18 @@ class TrainSettings:
     eval_gaps: tuple[float, ...] = (0.0,)
     save_every: int = 1000
 
+    def __post_init__(self) -> None:
+        at_least(1, self, "train", "steps", "batch", "fit_puzzles", "eval_puzzles")
+        at_least(1, self, "train", "log_every", "eval_every", "save_every")
+        at_least(0, self, "train", "warmup", "weight_decay", "heads", "seed")
+        for name in ("lr", "clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise SettingsError(f"train.{name} {getattr(self, name)}: must be above 0")
+        if not 0 <= self.average < 1:
+            raise SettingsError(f"train.average {self.average}: must be from 0 to below 1")
+        if not all(0 <= gap < math.inf for gap in self.eval_gaps):
+            raise SettingsError(f"train.eval_gaps {list(self.eval_gaps)}: must be at least 0")
+
 
 @dataclass(frozen=True)
 class SideRecipe:
@@ -88,9 +105,9 @@ class SideRecipe:
     log_every: int = 50
 
     def __post_init__(self) -> None:
-        for name in ("embedding", "hidden", "vector", "steps", "batch", "warmup", "log_every"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"sides.{name} {getattr(self, name)}: must be at least 1")
+        at_least(1, self, "sides", "embedding", "hidden", "vector")
+        at_least(1, self, "sides", "steps", "batch", "warmup", "log_every")
+        at_least(0, self, "sides", "weight_decay", "seed")
         if not 0 < self.lr < 1:
             raise SettingsError(f"sides.lr {self.lr}: must be between 0 and 1")
 

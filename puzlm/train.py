@@ -284,6 +284,12 @@ def train(
             "data.tokens: a token file needs the tokenizer that made it; set tokenizer_path"
         )
     settings = recipe.tokenizer if tokenizer is None else tokenizer.settings
+    cells = math.prod(parse_grid(recipe.cut.grid))
+    if cells > settings.max_cells:
+        raise SettingsError(
+            f"cut.grid {recipe.cut.grid}: {cells} cells, but tokenizer.max_cells is "
+            f"{settings.max_cells}"
+        )
     bounds = Bounds.of([recipe.cut.grid], settings.side)
     if album is not None:
         album = album.within(bounds)
@@ -302,7 +308,6 @@ def train(
     exams = Exams(recipe, tokenizer)
 
     model = build_model(recipe, tokenizer).to(device).train()
-    cells = pages.grid[0] * pages.grid[1]
     torch.manual_seed(t.seed + 1)
     objective = Objective(
         model, tokenizer, cells, t.heads, torch.bfloat16 if fast else None, tricks

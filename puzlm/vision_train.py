@@ -70,6 +70,7 @@ class VisionRecipe:
         recipe = cls(grids=tuple(str(g) for g in grids), **parts)
         for grid in recipe.grids:
             name = "{}x{}".format(*parse_grid(grid))
+            replace(recipe.cut, grid=name)  # says what does not go together
             if isinstance(recipe.model, VisionSettings) and name not in recipe.model.grids:
                 raise SettingsError(f"{path}: vision.grids has no output for {name}")
             if isinstance(recipe.model, FrameSettings) and min(parse_grid(grid)) < 2:

@@ -173,20 +173,6 @@ def test_token_files_that_do_not_fit_are_refused(folder, tmp_path, crops):
         train(Recipe.from_dict(record), tmp_path / "fresh")
 
 
-def test_recipes_name_the_nearest_key(tmp_path):
-    (tmp_path / "r.toml").write_text("[train]\nlr = 1e-3\nwarmpu = 5\n")
-    with pytest.raises(SettingsError, match="did you mean 'warmup'"):
-        Recipe.load(tmp_path / "r.toml")
-    with pytest.raises(SettingsError, match="did you mean 'train'"):
-        Recipe.from_dict({"tarin": {}})
-    with pytest.raises(SettingsError, match="must be of type int"):
-        Recipe.from_dict({"train": {"steps": "many"}})
-    (tmp_path / "ok.toml").write_text("[train]\nsteps = 5\n")
-    assert Recipe.load(tmp_path / "ok.toml", ["train.steps=7", "model.size=tiny"]).train.steps == 7
-    with pytest.raises(SettingsError, match="no such recipe"):
-        Recipe.load(tmp_path / "none.toml")
-
-
 # ---- the side model -------------------------------------------------------------------------
 
 
