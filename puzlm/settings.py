@@ -65,7 +65,7 @@ class TrainSettings:
     fast: bool = True
     """Use the compiled BART of fast.py on a GPU."""
     start: str = ""
-    """Folder of a model to start from."""
+    """A model to start from: its folder, or its name in the box."""
     fit_puzzles: int = 4096
     """Puzzles the tokenizer is fitted on when no tokenizer is given."""
     log_every: int = 50
@@ -123,7 +123,7 @@ class Recipe:
     train: TrainSettings = field(default_factory=TrainSettings)
     sides: SideRecipe = field(default_factory=SideRecipe)
     tokenizer_path: str = ""
-    """Folder of a fitted tokenizer; empty fits one."""
+    """A fitted tokenizer: its folder, or the name of a model in the box; empty fits one."""
 
     @classmethod
     def load(cls, path: str | Path, overrides: list[str] | None = None) -> Recipe:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from puzlm import kernels
+from puzlm import checkpoints, kernels
 from puzlm.backbones import Seq2Seq, TorchReader
 from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.decoding import decode
@@ -276,7 +276,8 @@ def train(
 
     tokenizer = None
     if recipe.tokenizer_path or (folder / "tokenizer.json").exists():
-        tokenizer = PieceTokenizer.from_pretrained(recipe.tokenizer_path or folder)
+        given = checkpoints.find(recipe.tokenizer_path) if recipe.tokenizer_path else folder
+        tokenizer = PieceTokenizer.from_pretrained(given)
         if recipe.tokenizer.max_cells > tokenizer.settings.max_cells:  # the symbols do not change
             tokenizer = tokenizer.with_cells(recipe.tokenizer.max_cells)
     elif recipe.data.tokens:

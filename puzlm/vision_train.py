@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from puzlm import checkpoints
 from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch
 from puzlm.errors import SettingsError, nearest
 from puzlm.frame import FrameSettings
@@ -128,7 +129,7 @@ def build(recipe: VisionRecipe) -> Net:
     torch.manual_seed(recipe.train.seed)
     shape, start = recipe.model, recipe.train.start
     kind: Any = MODELS[type(shape)]
-    model: Net = kind.from_pretrained(start) if start else kind(shape)
+    model: Net = kind.from_pretrained(checkpoints.find(start)) if start else kind(shape)
     if model.settings != shape:
         raise SettingsError(f"train.start {start}: a model of another shape than the recipe's")
     return model.train()

@@ -7,10 +7,11 @@ import pytest
 import torch
 from training import recipe_of
 
+from puzlm import checkpoints
 from puzlm.bench_parts import WideBook
 from puzlm.bigram import SideModel, batches_of, fit, side_symbols
 from puzlm.corpus import Album, cut_batch, draw_batch
-from puzlm.errors import SettingsError
+from puzlm.errors import ModelError, SettingsError
 from puzlm.fast import SplitBook, Tricks
 from puzlm.metrics import perfect
 from puzlm.puzzle import Puzzle, cut
@@ -150,6 +151,17 @@ def test_training_on_a_token_file(folder, tmp_path, crops):
     assert np.array_equal(pages.draw(7)[1].numpy(), tokens[drawn].astype(np.int64))
     half = pages.draw(7, rank=1, world=2)[1].numpy()
     assert np.array_equal(half, tokens[drawn[8:]].astype(np.int64))
+
+
+def test_models_of_the_box_go_by_their_names(folder, tmp_path, monkeypatch):
+    """As in every other command: the tokenizer, and the weights to start from."""
+    monkeypatch.setattr(checkpoints, "BOX", tmp_path / "box")
+    recipe = recipe_of(folder, steps=1)
+    train(recipe, tmp_path / "box" / "mine")
+    recipe = replace(recipe.with_train(start="mine"), tokenizer_path="mine")
+    assert train(recipe, tmp_path / "run")["done"]
+    with pytest.raises(ModelError, match="model 'yours': neither a folder nor a model in the box"):
+        train(replace(recipe, tokenizer_path="yours"), tmp_path / "other")
 
 
 def test_token_files_that_do_not_fit_are_refused(folder, tmp_path, crops):
