@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from puzlm.errors import ModelError, SettingsError, nearest
-from puzlm.saved import read_settings, save
+from puzlm.saved import build, read_settings, save
+from puzlm.sections import at_least
 from puzlm.stacks import DecoderOnly, EncoderOnly, Network
 from puzlm.tokenizer import BOS, EOS, PAD, PieceTokenizer, read_safetensors
 
@@ -58,6 +59,12 @@ class ModelSettings:
             raise SettingsError(
                 f"backbone '{self.backbone}' is unknown; {nearest(self.backbone, BACKBONES)}"
             )
+        at_least(1, self, "model", "encoder_layers", "decoder_layers", "d_model", "heads")
+        at_least(1, self, "model", "feed_forward", "max_length")
+        at_least(0, self, "model", "decoder_feed_forward", "vocabulary", "slot_length", "dropout")
+        parts = {"lstm": 2, "gru": 2, "t5": 1}.get(self.backbone, self.heads)
+        if self.d_model % parts:
+            raise SettingsError(f"model.d_model {self.d_model}: must divide by {parts}")
 
     @classmethod
     def of_size(cls, backbone: str, size: str, tokenizer: PieceTokenizer) -> ModelSettings:
@@ -180,8 +187,10 @@ class Seq2Seq(nn.Module):
     def from_pretrained(cls, folder: str | Path) -> Seq2Seq:
         """Read a saved model in float32; nothing in the files is executed."""
         folder = Path(folder)
-        model = cls(read_settings(ModelSettings, folder / "model.json"))
-        model.load(read_safetensors(folder / "model.safetensors"), str(folder))
+        settings = read_settings(ModelSettings, folder / "model.json")
+        arrays = read_safetensors(folder / "model.safetensors")
+        model = build(cls, settings, arrays, f"{folder}: model")
+        model.load(arrays, str(folder))
         return model.eval()
 
     def load(self, arrays: dict[str, Any], where: str = "the weights") -> None:

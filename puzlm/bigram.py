@@ -29,6 +29,7 @@ from puzlm.images import write_bytes
 from puzlm.loop import TrainingError
 from puzlm.puzzle import Grid, parse_grid
 from puzlm.saved import load, save_half
+from puzlm.sections import at_least
 from puzlm.settings import Recipe
 from puzlm.tokenizer import PieceTokenizer, side_symbols
 from puzlm.tokens import TokenFiles
@@ -50,6 +51,10 @@ class SideSettings:
     embedding: int = 64
     hidden: int = 512
     vector: int = 128
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "sides", "positions", "symbols", "codes")
+        at_least(1, self, "sides", "embedding", "hidden", "vector")
 
 
 class SideModel(nn.Module):

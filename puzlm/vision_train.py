@@ -27,7 +27,8 @@ from puzlm.images import iter_images, write_bytes
 from puzlm.loop import Batch, loop
 from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import Puzzle, parse_grid
-from puzlm.settings import DataSettings, TrainSettings, overridden, read_toml, section
+from puzlm.sections import section
+from puzlm.settings import DataSettings, TrainSettings, overridden, read_toml
 from puzlm.train import pick_device
 from puzlm.vision import Edges, EdgeSettings, Vision, VisionSettings
 
