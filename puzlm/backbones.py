@@ -110,7 +110,9 @@ class Seq2Seq(nn.Module):
         """Several symbols a position are one input vector: the sum of their embeddings."""
         if input_ids.ndim == 2:
             return {"input_ids": input_ids}
-        return {"inputs_embeds": self.net.get_input_embeddings()(input_ids).sum(2)}
+        # Pegasus scales what it embeds itself, but not what it is given.
+        scale = getattr(self.net.get_encoder(), "embed_scale", 1.0)
+        return {"inputs_embeds": self.net.get_input_embeddings()(input_ids).sum(2) * scale}
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encoder states (batch, T, d_model) of sentences (batch, T) or (batch, T, F)."""

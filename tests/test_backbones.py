@@ -78,6 +78,16 @@ def test_greedy_is_generate(backbone, tokenizer, sentences):
     assert len({tuple(row) for row in want.tolist()}) > 1  # the answer depends on the sentence
 
 
+@pytest.mark.parametrize("backbone", [b for b in BACKBONES if b != "t5"])
+def test_further_symbols_that_say_nothing_change_nothing(backbone, tokenizer, sentences):
+    """[PAD] beside a symbol adds nothing: one symbol a position reads as it does alone."""
+    model = model_of(backbone, tokenizer)
+    several = torch.stack([sentences, torch.zeros_like(sentences)], 2)
+    with torch.no_grad():
+        model.embedding[0] = 0  # as it is before model_of
+        assert torch.allclose(model.encode(several), model.encode(sentences), atol=1e-5)
+
+
 @pytest.mark.parametrize("backbone", ["bart", "encoder", "decoder"])
 def test_padding_changes_nothing(backbone, tokenizer, crops):
     """A short sentence in a batch with a long one reads as it does alone."""
