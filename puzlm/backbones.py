@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from puzlm.errors import ModelError, SettingsError, nearest
 from puzlm.saved import build, read_settings, save
@@ -287,7 +288,13 @@ class _Recurrent(Network):
         self.out = nn.Linear(s.d_model, s.vocabulary)
 
     def read(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        states: Tensor = self.encoder["rnn"](x)[0]
+        rnn, long = self.encoder["rnn"], x.shape[1]
+        if mask is None:
+            states: Tensor = rnn(x)[0]
+            return states
+        # Packed: the way back must begin at the last word of each sentence, not at its padding.
+        packed = pack_padded_sequence(x, mask.sum(1).cpu(), True, enforce_sorted=False)
+        states, _ = pad_packed_sequence(rnn(packed)[0], batch_first=True, total_length=long)
         return states
 
     def go_on(
