@@ -217,6 +217,8 @@ def test_a_super_token_can_be_shown(tokenizer, photo):
         {"patch": "square+strip:4"},
         {"patch": "strip:4", "border": False},
         {"vocab_size": 1},
+        {"vocab_size": 65_532},
+        {"vocab_size": 32_766, "patch": "strip:4+residual"},
         {"pca_dim": 0},
         {"piece_size": 2},
     ],
@@ -224,6 +226,14 @@ def test_a_super_token_can_be_shown(tokenizer, photo):
 def test_bad_settings(change):
     with pytest.raises(SettingsError):
         TokenizerSettings(**change)
+
+
+def test_the_largest_vocabulary_still_sorts():
+    """Three ids go into one comparison, 16 bits each: [MASK] is the largest of them."""
+    mask = PieceTokenizer(vocab_size=65_531).mask_token_id
+    assert mask == 65_535
+    words = np.array([[[5, mask, mask], [6, 4, 4], [5, mask, 4], [5, 4, mask]]])
+    assert lexicographic_order(words).tolist() == [[3, 2, 0, 1]]
 
 
 def test_bad_use(crops):
