@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from torch.nn import functional as F
 from puzlm import checkpoints
 from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch
 from puzlm.errors import ModelError, SettingsError
-from puzlm.images import write_bytes
+from puzlm.images import cores, write_bytes
 from puzlm.loop import TrainingError
 from puzlm.puzzle import Grid, parse_grid
 from puzlm.saved import load, save_half
@@ -287,7 +286,7 @@ def fit_sides(
     if album is not None:
         album = album.within(bounds)
     elif not tokens:
-        limit, threads = recipe.data.limit or None, os.cpu_count() or 2
+        limit, threads = recipe.data.limit or None, cores()
         album = Album.read(recipe.data.train, device, limit, threads, bounds)
     if tokenizer is None:
         if album is None:

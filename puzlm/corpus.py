@@ -7,10 +7,12 @@ on exactly as if it had not been, and CPU and GPU see the same puzzles. Knows no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +24,9 @@ from puzlm.errors import ImageError, SettingsError
 from puzlm.images import Pixels, iter_blobs, read_image
 from puzlm.puzzle import Grid, parse_grid
 from puzlm.sections import at_least
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,7 @@ class Album:
         if limit is not None:
             blobs = (blob for _, blob in zip(range(limit), blobs, strict=False))
         with ThreadPoolExecutor(workers) as pool:
-            return cls.of(pool.map(decode, blobs), device)
+            return cls.of(_in_order(pool, decode, blobs, 2 * workers), device)
 
     def within(self, bounds: Bounds) -> Album:
         """The same images, fitted to the bounds; itself if they all are."""
@@ -175,7 +180,8 @@ class Album:
         # Not by `write_bytes`: gigabytes would be held twice.
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
-        save_file(vars(self), part)
+        tensors = {"pixels": self.pixels, "offsets": self.offsets, "sizes": self.sizes}
+        save_file(tensors, part)  # words are made again from these
         part.replace(path)
 
     @classmethod
@@ -194,6 +200,19 @@ class Album:
             red, green, blue = colours[start : start + part].int().unbind(1)
             album.words[start : start + part] = red | green << 8 | blue << 16
         return album
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, work: Callable[[_T], _R], items: Iterable[_T], ahead: int
+) -> Iterator[_R]:
+    """Results in the order of the items; few are waited for at once, as `pool.map` takes all."""
+    waiting: deque[Future[_R]] = deque()
+    for item in items:
+        waiting.append(pool.submit(work, item))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch, neig
 from puzlm.decoding import decode
 from puzlm.errors import SettingsError
 from puzlm.fast import PLAIN, PROVEN, SplitBook, Tricks, bart, compiled
-from puzlm.images import iter_images, write_bytes
+from puzlm.images import cores, iter_images, write_bytes
 from puzlm.loop import Batch, TrainingError, loop
 from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import Grid, Puzzle, parse_grid
@@ -295,7 +295,7 @@ def train(
     if album is not None:
         album = album.within(bounds)
     elif not recipe.data.tokens:
-        limit, threads = recipe.data.limit or None, os.cpu_count() or 2
+        limit, threads = recipe.data.limit or None, cores()
         album = Album.read(recipe.data.train, device, limit, threads, bounds)
     if tokenizer is None:
         assert album is not None

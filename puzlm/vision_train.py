@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -23,7 +22,7 @@ from puzlm.errors import SettingsError, nearest
 from puzlm.frame import FrameSettings
 from puzlm.frame_train import FrameNet, rolled
 from puzlm.frame_train import take as take_frames
-from puzlm.images import iter_images, write_bytes
+from puzlm.images import cores, iter_images, write_bytes
 from puzlm.loop import Batch, loop
 from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import Puzzle, parse_grid
@@ -98,7 +97,7 @@ def train(
     compiled = t.fast and device.startswith("cuda")
     bounds = Bounds.of(recipe.grids, recipe.model.side)
     if album is None:
-        limit, threads = recipe.data.limit or None, os.cpu_count() or 2
+        limit, threads = recipe.data.limit or None, cores()
         album = Album.read(recipe.data.train, device, limit, threads, bounds)
     album = album.within(bounds)
     model = build(recipe)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from puzlm import bigram, trial, vision_train
+from puzlm import bigram, corpus, trial, vision_train
 from puzlm import train as language
 from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.errors import ImageError
@@ -57,6 +58,38 @@ def test_neighbour_slots_by_hand():
     right, below = neighbour_slots(order, present, (2, 2))
     assert right.tolist() == [[4, 3, 4, 4]]  # cell 0 -> cell 1 is slot 3; 2 -> 3 is missing
     assert below.tolist() == [[4, 2, 4, 4]]  # cell 0 -> cell 2 is slot 2
+
+
+def test_a_saved_album_comes_back_with_or_without_words(crops, tmp_path):
+    album = Album.of(crops[:3])
+    for one in (album, album.with_words()):
+        one.save(tmp_path / "album.safetensors")
+        back = Album.load(tmp_path / "album.safetensors")
+        assert back.words is None and torch.equal(back.pixels, album.pixels)
+        assert torch.equal(back.offsets, album.offsets) and torch.equal(back.sizes, album.sizes)
+
+
+def test_reading_does_not_run_ahead_of_decoding(crops, monkeypatch):
+    """Files are read when they are soon needed: a tar of any size does not lie in memory."""
+    given, done, furthest = 0, 0, 0
+
+    def blobs(_):
+        nonlocal given
+        for number in range(40):
+            given += 1
+            yield str(number), bytes([number])
+
+    def decode(blob, name):
+        nonlocal done, furthest
+        time.sleep(0.002)
+        done, furthest = done + 1, max(furthest, given - done)
+        return crops[blob[0]]
+
+    monkeypatch.setattr(corpus, "iter_blobs", blobs)
+    monkeypatch.setattr(corpus, "read_image", decode)
+    album = Album.read(["many"], workers=2)
+    assert torch.equal(album.pixels, Album.of(crops[:40]).pixels)
+    assert furthest < 10
 
 
 # ---- large images ---------------------------------------------------------------------------
