@@ -103,7 +103,8 @@ class SideModel(nn.Module):
         right[i, j]: piece j lies right of piece i, as the mean of two log-probabilities: j among
         all candidates right of i, and i among all candidates left of j.
         """
-        return neighbour_scores(self(torch.as_tensor(sides)), self.sharpness.exp())
+        there = torch.as_tensor(sides, device=self.sharpness.device)
+        return neighbour_scores(self(there), self.sharpness.exp())
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write sides.json and sides.safetensors (half precision)."""

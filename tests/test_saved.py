@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
+from puzlm import bigram
 from puzlm.backbones import ModelSettings, Seq2Seq
 from puzlm.bigram import SideModel, SideSettings
+from puzlm.box import load_sides
 from puzlm.errors import PuzlmError
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.vision import Edges, EdgeSettings, Vision, VisionSettings
@@ -81,3 +84,14 @@ def test_a_tokenizer_with_settings_of_another_type_is_refused(tokenizer, tmp_pat
         path.write_text(json.dumps({**record, key: value}))
         with pytest.raises(PuzlmError, match=f"{key} = .* must be of type"):
             PieceTokenizer.from_pretrained(tmp_path)
+
+
+def test_the_side_model_goes_to_its_device(tmp_path, monkeypatch):
+    """And what it reads with it; 'meta' is a device that every machine has."""
+    MODELS["sides"]().save_pretrained(tmp_path)
+    model = load_sides(tmp_path, "torch", "meta")
+    monkeypatch.setattr(bigram, "neighbour_scores", lambda vectors, _: vectors.device.type)
+    read = []
+    model.register_forward_pre_hook(lambda _, given: read.append(given[0].device.type))
+    assert model.scores(np.zeros((3, 4, 4, 1), np.int64)) == "meta"
+    assert read == ["meta"]
