@@ -188,22 +188,36 @@ def test_token_files_that_do_not_fit_are_refused(folder, tmp_path, crops):
 # ---- the side model -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("patch", ["strip:4", "square"])
-@pytest.mark.parametrize("clockwise", [True, False])
-def test_sides_are_read_in_raster_direction(patch, clockwise):
-    """Two mirrored copies of a piece touch: right side of one = left side of the other."""
-    rng = np.random.default_rng(0)
-    tokenizer = PieceTokenizer(
-        vocab_size=64, pca_dim=16, piece_size=32, patch=patch, clockwise=clockwise
-    )
-    tokenizer.fit_canonical(rng.integers(0, 256, (64, 32, 32, 3), np.uint8), max_iter=2)
+CLOCKWISE = [[0, 1, 2, 3], [4, 5, 6, 7], [11, 10, 9, 8], [15, 14, 13, 12]]
+RASTER = [[0, 1, 2, 3], [8, 9, 10, 11], [12, 13, 14, 15], [4, 5, 6, 7]]
+SQUARES = [[0, 1, 2, 3], [3, 4, 5, 6], [9, 8, 7, 6], [0, 11, 10, 9]]
+RASTER_SQUARES = [[0, 1, 2, 3], [3, 5, 7, 11], [8, 9, 10, 11], [0, 4, 6, 8]]
+
+
+@pytest.mark.parametrize(
+    ("patch", "clockwise", "sides"),
+    [
+        ("strip:4", True, CLOCKWISE),
+        ("strip:4", False, RASTER),
+        ("square", True, SQUARES),
+        ("square", False, RASTER_SQUARES),
+    ],
+)
+def test_sides_are_read_in_raster_direction(patch, clockwise, sides):
+    """Places in the super-token of top, right, bottom and left: left to right, top to bottom."""
+    tokenizer = PieceTokenizer(vocab_size=64, piece_size=32, patch=patch, clockwise=clockwise)
     code = np.arange(tokenizer.settings.border_length)[None, :, None]
-    top, right, bottom, left = side_symbols(code, tokenizer)[0, ..., 0]
-    if patch != "square":
-        assert len({*top, *right, *bottom, *left}) == 16
-    else:
-        assert top[-1] == right[0] and right[-1] == bottom[-1] and left[-1] == bottom[0]
-        assert top[0] == left[0]
+    assert side_symbols(code, tokenizer)[0, ..., 0].tolist() == sides
+    # The symbols stand where the walk put them: a piece of four strips, each darker than the last.
+    if patch == "square":
+        return
+    shades = np.arange(4) * 60
+    for axis, (one, other) in ((1, (0, 2)), (0, (3, 1))):  # along top and bottom, left and right
+        piece = np.repeat(shades, 8)[None, :, None] if axis else np.repeat(shades, 8)[:, None, None]
+        piece = np.broadcast_to(piece, (32, 32, 3))[None].astype(np.float32)
+        strips = tokenizer.patches(piece, patch).mean(-1)[..., None]
+        read = side_symbols(strips, tokenizer)[0, ..., 0]
+        assert read[one].tolist() == read[other].tolist() == shades.tolist()
 
 
 def test_side_model_learns_what_touches(crops, tmp_path):
