@@ -18,9 +18,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from puzlm.errors import ModelError, SettingsError, nearest
-from puzlm.saved import read_settings, save
+from puzlm.saved import build, read_settings, save
+from puzlm.sections import at_least
 from puzlm.stacks import DecoderOnly, EncoderOnly, Network
 from puzlm.tokenizer import BOS, EOS, PAD, PieceTokenizer, read_safetensors
 
@@ -58,6 +60,12 @@ class ModelSettings:
             raise SettingsError(
                 f"backbone '{self.backbone}' is unknown; {nearest(self.backbone, BACKBONES)}"
             )
+        at_least(1, self, "model", "encoder_layers", "decoder_layers", "d_model", "heads")
+        at_least(1, self, "model", "feed_forward", "max_length")
+        at_least(0, self, "model", "decoder_feed_forward", "vocabulary", "slot_length", "dropout")
+        parts = {"lstm": 2, "gru": 2, "t5": 1}.get(self.backbone, self.heads)
+        if self.d_model % parts:
+            raise SettingsError(f"model.d_model {self.d_model}: must divide by {parts}")
 
     @classmethod
     def of_size(cls, backbone: str, size: str, tokenizer: PieceTokenizer) -> ModelSettings:
@@ -103,7 +111,9 @@ class Seq2Seq(nn.Module):
         """Several symbols a position are one input vector: the sum of their embeddings."""
         if input_ids.ndim == 2:
             return {"input_ids": input_ids}
-        return {"inputs_embeds": self.net.get_input_embeddings()(input_ids).sum(2)}
+        # Pegasus scales what it embeds itself, but not what it is given.
+        scale = getattr(self.net.get_encoder(), "embed_scale", 1.0)
+        return {"inputs_embeds": self.net.get_input_embeddings()(input_ids).sum(2) * scale}
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encoder states (batch, T, d_model) of sentences (batch, T) or (batch, T, F)."""
@@ -180,8 +190,10 @@ class Seq2Seq(nn.Module):
     def from_pretrained(cls, folder: str | Path) -> Seq2Seq:
         """Read a saved model in float32; nothing in the files is executed."""
         folder = Path(folder)
-        model = cls(read_settings(ModelSettings, folder / "model.json"))
-        model.load(read_safetensors(folder / "model.safetensors"), str(folder))
+        settings = read_settings(ModelSettings, folder / "model.json")
+        arrays = read_safetensors(folder / "model.safetensors")
+        model = build(cls, settings, arrays, f"{folder}: model")
+        model.load(arrays, str(folder))
         return model.eval()
 
     def load(self, arrays: dict[str, Any], where: str = "the weights") -> None:
@@ -276,7 +288,13 @@ class _Recurrent(Network):
         self.out = nn.Linear(s.d_model, s.vocabulary)
 
     def read(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        states: Tensor = self.encoder["rnn"](x)[0]
+        rnn, long = self.encoder["rnn"], x.shape[1]
+        if mask is None:
+            states: Tensor = rnn(x)[0]
+            return states
+        # Packed: the way back must begin at the last word of each sentence, not at its padding.
+        packed = pack_padded_sequence(x, mask.sum(1).cpu(), True, enforce_sorted=False)
+        states, _ = pad_packed_sequence(rnn(packed)[0], batch_first=True, total_length=long)
         return states
 
     def go_on(

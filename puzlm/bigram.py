@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,12 +22,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from puzlm import checkpoints
-from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch
+from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch
 from puzlm.errors import ModelError, SettingsError
-from puzlm.images import write_bytes
+from puzlm.images import cores, write_bytes
 from puzlm.loop import TrainingError
 from puzlm.puzzle import Grid, parse_grid
 from puzlm.saved import load, save_half
+from puzlm.sections import at_least
 from puzlm.settings import Recipe
 from puzlm.tokenizer import PieceTokenizer, side_symbols
 from puzlm.tokens import TokenFiles
@@ -50,6 +50,10 @@ class SideSettings:
     embedding: int = 64
     hidden: int = 512
     vector: int = 128
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "sides", "positions", "symbols", "codes")
+        at_least(1, self, "sides", "embedding", "hidden", "vector")
 
 
 class SideModel(nn.Module):
@@ -99,7 +103,8 @@ class SideModel(nn.Module):
         right[i, j]: piece j lies right of piece i, as the mean of two log-probabilities: j among
         all candidates right of i, and i among all candidates left of j.
         """
-        return neighbour_scores(self(torch.as_tensor(sides)), self.sharpness.exp())
+        there = torch.as_tensor(sides, device=self.sharpness.device)
+        return neighbour_scores(self(there), self.sharpness.exp())
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write sides.json and sides.safetensors (half precision)."""
@@ -265,18 +270,31 @@ def fit_sides(
     Beside it go its settings, a log with a line every few steps, and the tokenizer: the recipe's,
     or the one that `folder` already has, or one fitted on the images.
     """
-    from puzlm.train import pick_device  # late: solving with a side model needs no training
+    from puzlm.train import (  # late: solving with a side model needs no training
+        fit_tokenizer,
+        pick_device,
+    )
 
     began, folder, s = time.monotonic(), Path(folder), recipe.sides
     device = pick_device(s.device)
     if not tokens and recipe.data.tokens:
         tokens = [recipe.data.tokens]
-    if not tokens and album is None:
-        if not recipe.data.train:
-            raise SettingsError("fit-sides: the recipe names no images; set data.train")
-        limit, threads = recipe.data.limit or None, os.cpu_count() or 2
-        album = Album.read(recipe.data.train, device, limit, threads)
-    tokenizer = _tokenizer(recipe, folder, album, device)
+    if not tokens and album is None and not recipe.data.train:
+        raise SettingsError("fit-sides: the recipe names no images; set data.train")
+    tokenizer = _tokenizer(recipe, folder)
+    settings = recipe.tokenizer if tokenizer is None else tokenizer.settings
+    bounds = Bounds.of([recipe.cut.grid], settings.side)
+    if album is not None:
+        album = album.within(bounds)
+    elif not tokens:
+        limit, threads = recipe.data.limit or None, cores()
+        album = Album.read(recipe.data.train, device, limit, threads, bounds)
+    if tokenizer is None:
+        if album is None:
+            raise SettingsError(
+                "fit-sides: token files need the tokenizer that made them; give --tokenizer"
+            )
+        tokenizer = fit_tokenizer(recipe, album, device)
     side_symbols(np.zeros((1, tokenizer.settings.border_length, 1)), tokenizer)  # or it cannot be
     grid, batch = parse_grid(recipe.cut.grid), None
     if tokens:
@@ -323,19 +341,11 @@ def fit_sides(
     return {"folder": str(folder), "grid": list(grid), **last}
 
 
-def _tokenizer(recipe: Recipe, folder: Path, album: Album | None, device: str) -> PieceTokenizer:
-    """The recipe's tokenizer, the folder's, or a new one fitted on the images."""
+def _tokenizer(recipe: Recipe, folder: Path) -> PieceTokenizer | None:
+    """The recipe's tokenizer, or the folder's; None if there is none yet."""
     beside = (folder / "tokenizer.json").is_file()
-    if not recipe.tokenizer_path and not beside:
-        if album is None:
-            raise SettingsError(
-                "fit-sides: token files need the tokenizer that made them; give --tokenizer"
-            )
-        from puzlm.train import fit_tokenizer
-
-        return fit_tokenizer(recipe, album, device)
     if not recipe.tokenizer_path:
-        return PieceTokenizer.from_pretrained(folder)
+        return PieceTokenizer.from_pretrained(folder) if beside else None
     tokenizer = PieceTokenizer.from_pretrained(checkpoints.find(recipe.tokenizer_path))
     if beside:
         own = PieceTokenizer.from_pretrained(folder)

@@ -59,7 +59,7 @@ def load_sides(folder: Path, backend: str, device: str) -> Any:
         return NumpySides(folder)
     from puzlm.bigram import SideModel
 
-    return SideModel.from_pretrained(folder)
+    return SideModel.from_pretrained(folder).to(device)
 
 
 def load_vision(folder: Path, backend: str, device: str) -> Any:

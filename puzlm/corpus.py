@@ -6,19 +6,27 @@ on exactly as if it had not been, and CPU and GPU see the same puzzles. Knows no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from puzlm.errors import ImageError, SettingsError
 from puzlm.images import Pixels, iter_blobs, read_image
 from puzlm.puzzle import Grid, parse_grid
+from puzlm.sections import at_least
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True)
@@ -47,10 +55,60 @@ class CutSettings:
     """Strength of random brightness and contrast changes, 0 to 1."""
 
     def __post_init__(self) -> None:
-        parse_grid(self.grid)
+        cells = math.prod(parse_grid(self.grid))
+        at_least(0, self, "cut", "max_gap")
+        at_least(1, self, "cut", "max_missing")
         for name in ("min_crop", "stretch", "gap_share", "jitter", "missing_share", "colour"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingsError(f"cut.{name} {getattr(self, name)}: must be from 0 to 1")
+        if self.missing_share and self.max_missing >= cells:
+            raise SettingsError(
+                f"cut.max_missing {self.max_missing}: must be below the {cells} pieces of a "
+                f"puzzle (cut.grid {self.grid})"
+            )
+
+
+SMALLEST = 2  # pixels of a cell
+EXACT = 2  # times shrunk: as far as the four taps of `cut_batch` hold the whole filter
+TOO_FAR = 3  # times: from there on, images shrunk before the cut read more like the tokenizer's own
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Sizes of images, (vertical, horizontal) in pixels, that puzzles can be cut from."""
+
+    least: tuple[int, int]
+    most: tuple[int, int]
+    shrunk: tuple[int, int]
+    """What is left of a side that is longer than `most`."""
+
+    @classmethod
+    def of(cls, grids: Iterable[str], side: int) -> Bounds:
+        """Bounds for puzzles of these grids whose pieces are cut at a canonical side."""
+        rows, columns = zip(*map(parse_grid, grids), strict=True)
+        least = SMALLEST * max(rows), SMALLEST * max(columns)
+        few = min(rows), min(columns)
+        most, shrunk = (
+            (max(least[0], k * side * few[0]), max(least[1], k * side * few[1]))
+            for k in (TOO_FAR, EXACT)
+        )
+        return cls(least, most, shrunk)
+
+    def fit(self, image: Pixels, name: str) -> Pixels:
+        """Shrink the sides of an image (height, width, 3) that are too long; mostly none is."""
+        size = image.shape[:2]
+        if size[0] < self.least[0] or size[1] < self.least[1]:
+            raise ImageError(
+                f"{name}: {size[1]} x {size[0]} pixels; training puzzles of this grid need at "
+                f"least {self.least[1]} x {self.least[0]}"
+            )
+        sides = zip(size, self.most, self.shrunk, strict=True)
+        high, wide = (small if now > most else now for now, most, small in sides)
+        if (high, wide) == size:
+            return image
+        # A soft box: one with hard ends would drop and double rows where the factor is no integer.
+        resized = Image.fromarray(image).resize((wide, high), Image.Resampling.HAMMING)
+        return np.asarray(resized)
 
 
 class Album:
@@ -88,13 +146,32 @@ class Album:
         device: str = "cpu",
         limit: int | None = None,
         workers: int = 2,
+        bounds: Bounds | None = None,
     ) -> Album:
-        """Decode folders and tars of images with several threads."""
+        """Decode folders and tars of images with several threads, and fit them to the bounds."""
+
+        def decode(named: tuple[str, bytes]) -> Pixels:
+            image = read_image(named[1], name=named[0])
+            return image if bounds is None else bounds.fit(image, named[0])
+
         blobs = iter_blobs(sources)
         if limit is not None:
             blobs = (blob for _, blob in zip(range(limit), blobs, strict=False))
         with ThreadPoolExecutor(workers) as pool:
-            return cls.of(pool.map(lambda b: read_image(b[1], name=b[0]), blobs), device)
+            return cls.of(_in_order(pool, decode, blobs, 2 * workers), device)
+
+    def within(self, bounds: Bounds) -> Album:
+        """The same images, fitted to the bounds; itself if they all are."""
+        sizes, offsets = self.sizes.cpu(), self.offsets.tolist()
+        least, most = torch.tensor(bounds.least), torch.tensor(bounds.most)
+        if ((sizes >= least) & (sizes <= most)).all():
+            return self
+        images = (
+            self.pixels[at : at + 3 * high * wide].view(high, wide, 3).cpu().numpy()
+            for at, (high, wide) in zip(offsets, sizes.tolist(), strict=True)
+        )
+        fitted = (bounds.fit(image, f"image {n} of the album") for n, image in enumerate(images))
+        return Album.of(fitted, str(self.pixels.device))
 
     def save(self, path: Path) -> None:
         """Write the decoded images, for other processes."""
@@ -103,7 +180,8 @@ class Album:
         # Not by `write_bytes`: gigabytes would be held twice.
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
-        save_file(vars(self), part)
+        tensors = {"pixels": self.pixels, "offsets": self.offsets, "sizes": self.sizes}
+        save_file(tensors, part)  # words are made again from these
         part.replace(path)
 
     @classmethod
@@ -122,6 +200,19 @@ class Album:
             red, green, blue = colours[start : start + part].int().unbind(1)
             album.words[start : start + part] = red | green << 8 | blue << 16
         return album
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, work: Callable[[_T], _R], items: Iterable[_T], ahead: int
+) -> Iterator[_R]:
+    """Results in the order of the items; few are waited for at once, as `pool.map` takes all."""
+    waiting: deque[Future[_R]] = deque()
+    for item in items:
+        waiting.append(pool.submit(work, item))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 @dataclass(frozen=True)
@@ -146,7 +237,7 @@ def draw_batch(sizes: NDArray[np.int64], n: int, s: CutSettings, seed: tuple[int
     share = rng.uniform(s.min_crop, 1, (n, 2))
     together = rng.random(n) >= s.stretch
     share[together, 1] = share[together, 0]
-    cell = np.maximum(2, (size * share / grid).astype(np.int64))
+    cell = np.maximum(SMALLEST, (size * share / grid).astype(np.int64))
     gap = rng.uniform(0, s.max_gap, n) * (rng.random(n) < s.gap_share)
     piece = np.clip(np.rint(cell / (1 + gap[:, None])).astype(np.int64), 1, cell)
     slack = cell - piece
@@ -176,9 +267,9 @@ def cut_batch(
 ) -> Tensor:
     """Cut a drawn batch at the canonical size: (n, cells, side, side, 3) in whole grey levels.
 
-    The filter is that of PieceTokenizer.canonical, a triangle as wide as the shrinking (up to 2,
-    four taps), clamped to each piece's own pixels: not even a fraction of a neighbour's pixel may
-    reach a piece. The tensors are those of `Draw`.
+    The filter is that of PieceTokenizer.canonical, a triangle as wide as the shrinking (up to
+    EXACT, four taps), clamped to each piece's own pixels: not even a fraction of a neighbour's
+    pixel may reach a piece. The tensors are those of `Draw`.
     """
     scale = piece / side  # (n, 2)
     centre = (torch.arange(side, device=image.device) + 0.5) * scale[:, :, None] - 0.5

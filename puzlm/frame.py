@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.board import BEAM_GRID
-from puzlm.errors import ModelError, SettingsError
+from puzlm.errors import ModelError
 from puzlm.puzzle import Grid, Positions
 from puzlm.saved import read_safetensors, read_settings
+from puzlm.sections import at_least
 from puzlm.tokenizer import resized
 
 Floats = NDArray[np.float64]
@@ -38,9 +39,7 @@ class FrameSettings:
     layers: int = 5
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not isinstance(value, int) or value < 1:
-                raise SettingsError(f"frame.{name} {value!r}: must be a whole number above 0")
+        at_least(1, self, "frame", "side", "d_model", "layers")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every weight."""

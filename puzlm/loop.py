@@ -49,6 +49,7 @@ def loop(
     `objective(batch)` gives the loss and three facts for the log: cross-entropy, accuracy and the
     loss of the heads. `batch_of(step, rank, world)` is this process's share of the global batch.
     On a GPU, `half` computes under autocast, and `graph` records the step once and replays it.
+    Several processes look at the clock every t.log_every steps.
     """
     began = time.monotonic() if began is None else began
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -90,9 +91,20 @@ def loop(
         noted: Tensor = facts
         return noted
 
+    def stopped() -> bool:
+        if world == 1 or math.isinf(stop_after):
+            return time.monotonic() - began >= stop_after
+        # One clock for all: a process that left alone would let the others wait for it for ever.
+        # When they meet for the log, because asking makes a GPU wait.
+        if step % t.log_every:
+            return False
+        over = torch.tensor(time.monotonic() - began >= stop_after, device=device)
+        torch.distributed.broadcast(over, 0)
+        return bool(over)
+
     replay: Callable[[Batch], Tensor] = learn
     first, clock, marks = step, time.monotonic(), {}
-    while step < t.steps and time.monotonic() - began < stop_after:
+    while step < t.steps and not stopped():
         rate = learning_rate(step, t.lr, t.warmup, t.steps)
         set_rate(optimiser, rate)
         torch.manual_seed(t.seed * 1_000_003 + step)  # dropout, if any

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from puzlm.errors import SettingsError, nearest
-from puzlm.settings import Recipe, read_toml, section
+from puzlm.sections import section
+from puzlm.settings import Recipe, read_toml
 
 STARTS = ("", "sides")
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.errors import ModelError, SettingsError, nearest
+from puzlm.errors import ModelError
 from puzlm.images import write_bytes
+from puzlm.sections import section
 
 if TYPE_CHECKING:
     import torch
@@ -49,8 +50,9 @@ def load(kind: type[Model], settings: type[Any], folder: str | Path, name: str) 
     import torch
 
     folder = Path(folder)
-    model = kind(read_settings(settings, folder / f"{name}.json"))
+    shape = read_settings(settings, folder / f"{name}.json")
     arrays = read_safetensors(folder / f"{name}.safetensors")
+    model = build(kind, shape, arrays, f"{folder}: {name}")
     own = dict(model.named_parameters())
     if {k: tuple(p.shape) for k, p in own.items()} != {k: a.shape for k, a in arrays.items()}:
         raise ModelError(f"{folder}: {name}.safetensors does not fit {name}.json")
@@ -60,24 +62,32 @@ def load(kind: type[Model], settings: type[Any], folder: str | Path, name: str) 
     return model.eval()
 
 
+def build(kind: type[Model], settings: Any, arrays: dict[str, NDArray[Any]], where: str) -> Model:
+    """Make the network that settings ask for, if it can be one that holds these arrays.
+
+    Without memory first: settings that promise a billion weights would take all there is.
+    """
+    import torch
+
+    layers = max([v for k, v in vars(settings).items() if k.endswith("layers")], default=0)
+    held = sum(array.size for array in arrays.values())
+    fits = layers <= len(arrays)
+    try:
+        if fits:
+            with torch.device("meta"):
+                fits = sum(p.numel() for p in kind(settings).parameters()) <= held
+        if fits:
+            return kind(settings)
+    except (ValueError, TypeError, ArithmeticError, RuntimeError, LookupError) as error:
+        raise ModelError(f"{where}.json: no model can have this shape ({error})") from error
+    raise ModelError(f"{where}.safetensors does not fit {where.rsplit(' ', 1)[-1]}.json")
+
+
 def read_settings(kind: type[Any], path: Path) -> Any:
     """Settings of a saved model, or of a tokenizer."""
     record = read_json(path)
     record.pop("version", None)
-    record = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
-    return settings_from(kind, record, str(path.parent))
-
-
-def settings_from(kind: type[Any], record: dict[str, Any], where: str) -> Any:
-    """Build a settings dataclass from a record; an unknown key names the nearest known one."""
-    known = [f.name for f in fields(kind)]
-    for key in record:
-        if key not in known:
-            raise SettingsError(f"{where}: unknown setting '{key}'; {nearest(key, known)}")
-    try:
-        return kind(**record)
-    except (TypeError, SettingsError) as error:
-        raise SettingsError(f"{where}: {error}") from error
+    return section(kind, record, f"{path.parent}: {path.name}")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from puzlm.errors import SettingsError, nearest
+from puzlm.sections import at_least, section
 from puzlm.tokenizer import TokenizerSettings
 
 
@@ -21,6 +23,9 @@ class DataSettings:
     """A file of `puzlm tokenize` to train on instead of cutting images at every step."""
     limit: int = 0
     """Use only the first so many training images; 0 uses all."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "data", "limit")
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class TrainSettings:
     fast: bool = True
     """Use the compiled BART of fast.py on a GPU."""
     start: str = ""
-    """Folder of a model to start from."""
+    """A model to start from: its folder, or its name in the box."""
     fit_puzzles: int = 4096
     """Puzzles the tokenizer is fitted on when no tokenizer is given."""
     log_every: int = 50
@@ -68,6 +73,18 @@ class TrainSettings:
     eval_puzzles: int = 500
     eval_gaps: tuple[float, ...] = (0.0,)
     save_every: int = 1000
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "train", "steps", "batch", "fit_puzzles", "eval_puzzles")
+        at_least(1, self, "train", "log_every", "eval_every", "save_every")
+        at_least(0, self, "train", "warmup", "weight_decay", "heads", "seed")
+        for name in ("lr", "clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise SettingsError(f"train.{name} {getattr(self, name)}: must be above 0")
+        if not 0 <= self.average < 1:
+            raise SettingsError(f"train.average {self.average}: must be from 0 to below 1")
+        if not all(0 <= gap < math.inf for gap in self.eval_gaps):
+            raise SettingsError(f"train.eval_gaps {list(self.eval_gaps)}: must be at least 0")
 
 
 @dataclass(frozen=True)
@@ -88,9 +105,9 @@ class SideRecipe:
     log_every: int = 50
 
     def __post_init__(self) -> None:
-        for name in ("embedding", "hidden", "vector", "steps", "batch", "warmup", "log_every"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"sides.{name} {getattr(self, name)}: must be at least 1")
+        at_least(1, self, "sides", "embedding", "hidden", "vector")
+        at_least(1, self, "sides", "steps", "batch", "warmup", "log_every")
+        at_least(0, self, "sides", "weight_decay", "seed")
         if not 0 < self.lr < 1:
             raise SettingsError(f"sides.lr {self.lr}: must be between 0 and 1")
 
@@ -106,7 +123,7 @@ class Recipe:
     train: TrainSettings = field(default_factory=TrainSettings)
     sides: SideRecipe = field(default_factory=SideRecipe)
     tokenizer_path: str = ""
-    """Folder of a fitted tokenizer; empty fits one."""
+    """A fitted tokenizer: its folder, or the name of a model in the box; empty fits one."""
 
     @classmethod
     def load(cls, path: str | Path, overrides: list[str] | None = None) -> Recipe:
@@ -190,46 +207,3 @@ def overridden(record: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
                 raise SettingsError(f"--set {override}: '{part}' is no section")
         target[name] = value
     return record
-
-
-def section(kind: type[Any], record: Any, where: str) -> Any:
-    """Build a settings dataclass from a table; names and types are checked, the nearest named."""
-    hints = get_type_hints(kind)
-    known = [f.name for f in fields(kind)]
-    if not isinstance(record, dict):
-        raise SettingsError(f"{where}: must be a table")
-    values: dict[str, Any] = {}
-    for key, value in record.items():
-        if key not in known:
-            raise SettingsError(f"{where}: unknown key '{key}'; {nearest(key, known)}")
-        if hints[key] is float and type(value) is int:
-            value = float(value)
-        elif key == "pca_dim":
-            value = value or None
-        elif isinstance(value, list):
-            value = tuple(value)
-        elif key == "grid":
-            value = str(value)
-        if not _fits(value, hints[key]):
-            raise SettingsError(f"{where}: {key} = {record[key]!r} {_wanted(hints[key])}")
-        values[key] = value
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise SettingsError(f"{where}: {error}") from error
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value of a file may stand for a field of this type."""
-    if get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(_fits(v, get_args(hint)[0]) for v in value)
-    if hint is float:
-        return type(value) in (int, float)
-    plain = get_origin(hint) or hint
-    return plain not in (int, str, bool, dict) or type(value) is plain
-
-
-def _wanted(hint: Any) -> str:
-    if get_origin(hint) is tuple:
-        return f"must be a list of type {get_args(hint)[0].__name__}"
-    return f"must be of type {(get_origin(hint) or hint).__name__}"

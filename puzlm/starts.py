@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from puzlm import checkpoints
 from puzlm.backbones import ModelSettings, Seq2Seq
 from puzlm.fast import POSITION_OFFSET
 from puzlm.settings import Recipe
@@ -25,7 +25,7 @@ def build_model(recipe: Recipe, tokenizer: PieceTokenizer) -> Seq2Seq:
     if recipe.train.centroid_start:
         start_from_centroids(model, tokenizer, recipe.train.seed)
     if recipe.train.start:
-        start = Path(recipe.train.start)
+        start = checkpoints.find(recipe.train.start)
         arrays = read_safetensors(start / "model.safetensors")
         old = PieceTokenizer.from_pretrained(start)
         model.load(grown(arrays, model, old, tokenizer), recipe.train.start)

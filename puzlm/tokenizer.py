@@ -27,7 +27,8 @@ from puzlm.images import Pixels, write_bytes
 from puzlm.kmeans import Array, Codebook
 from puzlm.patches import cut_patches, draw_patches, resized, side_symbols, walk
 from puzlm.puzzle import Grid, Puzzle, cut, parse_grid
-from puzlm.saved import read_json, read_safetensors, settings_from
+from puzlm.saved import read_json, read_safetensors
+from puzlm.sections import section as settings_from
 from puzlm.tokenizer_settings import BOS, EOS, FIRST_SYMBOL, PAD, SEP, TokenizerSettings
 
 # The tokenizer's door: what others need of its parts (settings, patches, files) is here, too.

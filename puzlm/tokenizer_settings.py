@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from puzlm.errors import SettingsError
 
 PAD, BOS, EOS, SEP, FIRST_SYMBOL = 0, 1, 2, 3, 4
+MOST_CODES = 65_531  # with the special tokens and [MASK], ids stay below 65,536: sorting needs that
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ class TokenizerSettings:
                 )
             if match and number and self.terms[0] == "square":
                 raise check(f"patch '{self.patch}': strips cannot follow squares")
+        if self.codes > MOST_CODES:
+            raise check(
+                f"vocab_size {self.vocab_size} x {len(self.terms)} symbols a position: at most "
+                f"{MOST_CODES} in all"
+            )
         if self.strips and not self.border:
             raise check("border=False: strips lie on the border only; use patch='square'")
 

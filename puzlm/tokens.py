@@ -60,8 +60,6 @@ def write_tokens(
     out = Path(out)
     if out.suffix != ".npy":
         raise SettingsError(f"{out}: the token file's name must end in .npy")
-    if tokenizer.settings.vocab_size > 65536:
-        raise SettingsError("token files hold symbols below 65536")
     if parts is None:
         parts = (tokenize_blobs(c, tokenizer, grid, gap) for c in chunks(sources, limit))
     raw, whole = out.with_suffix(".raw.part"), out.with_suffix(".npy.part")

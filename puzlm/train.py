@@ -23,19 +23,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from puzlm import kernels
+from puzlm import checkpoints, kernels
 from puzlm.backbones import Seq2Seq, TorchReader
-from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch, neighbour_slots
+from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.decoding import decode
 from puzlm.errors import SettingsError
 from puzlm.fast import PLAIN, PROVEN, SplitBook, Tricks, bart, compiled
-from puzlm.images import iter_images, write_bytes
+from puzlm.images import cores, iter_images, write_bytes
 from puzlm.loop import Batch, TrainingError, loop
 from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import Grid, Puzzle, parse_grid
 from puzlm.settings import Recipe
 from puzlm.starts import build_model
 from puzlm.tokenizer import BOS, PieceTokenizer
+from puzlm.tokens import TokenFiles
 
 # ---- data -----------------------------------------------------------------------------------
 
@@ -59,10 +60,15 @@ class Pages:
             self.tokenizer.codebooks_ = [SplitBook(book, tricks.tokens) for book in books]
         self.grid: Grid = parse_grid(recipe.cut.grid)
         self.album = album.with_words() if album is not None and tricks.words else album
-        self.tokens = None
+        self.tokens: TokenFiles | None = None
         self.shuffled = not tokenizer.settings.lexicographic
         if recipe.data.tokens:
-            self.tokens = np.load(recipe.data.tokens, mmap_mode="r")
+            self.tokens = TokenFiles([recipe.data.tokens], tokenizer)
+            if self.tokens.grid != self.grid:
+                raise SettingsError(
+                    f"{recipe.data.tokens}: puzzles of {self.tokens.grid[0]}x{self.tokens.grid[1]},"
+                    f" but cut.grid is {recipe.cut.grid}"
+                )
         else:
             assert album is not None
             self.sizes = album.sizes.cpu().numpy()
@@ -88,7 +94,8 @@ class Pages:
         draw = draw_batch(sizes, t.batch, cut, (t.seed, step))
         arrays: list[NDArray[Any]] = [a[mine] for a in vars(draw).values()]
         if self.tokens is not None:
-            arrays[:5] = [self.tokens[draw.image[mine]].astype(np.int64)]
+            rows, where = np.unique(draw.image[mine], return_inverse=True)
+            arrays[:5] = [self.tokens[rows][where].astype(np.int64)]
         if self.shuffled:  # unsorted pieces must not come in the order of their cells
             rng = np.random.default_rng((t.seed, step, 2))
             arrays.append(rng.random(draw.present.shape).argsort(1)[mine])
@@ -267,16 +274,30 @@ def train(
     if world > 1 and not torch.distributed.is_initialized():
         torch.distributed.init_process_group("nccl" if "cuda" in device else "gloo")
 
-    if album is None and not (recipe.data.tokens and recipe.tokenizer_path):
-        album = Album.read(
-            recipe.data.train, device, recipe.data.limit or None, os.cpu_count() or 2
-        )
-    saved = folder / "tokenizer.json"
-    if recipe.tokenizer_path or saved.exists():
-        tokenizer = PieceTokenizer.from_pretrained(recipe.tokenizer_path or folder)
+    tokenizer = None
+    if recipe.tokenizer_path or (folder / "tokenizer.json").exists():
+        given = checkpoints.find(recipe.tokenizer_path) if recipe.tokenizer_path else folder
+        tokenizer = PieceTokenizer.from_pretrained(given)
         if recipe.tokenizer.max_cells > tokenizer.settings.max_cells:  # the symbols do not change
             tokenizer = tokenizer.with_cells(recipe.tokenizer.max_cells)
-    else:
+    elif recipe.data.tokens:
+        raise SettingsError(
+            "data.tokens: a token file needs the tokenizer that made it; set tokenizer_path"
+        )
+    settings = recipe.tokenizer if tokenizer is None else tokenizer.settings
+    cells = math.prod(parse_grid(recipe.cut.grid))
+    if cells > settings.max_cells:
+        raise SettingsError(
+            f"cut.grid {recipe.cut.grid}: {cells} cells, but tokenizer.max_cells is "
+            f"{settings.max_cells}"
+        )
+    bounds = Bounds.of([recipe.cut.grid], settings.side)
+    if album is not None:
+        album = album.within(bounds)
+    elif not recipe.data.tokens:
+        limit, threads = recipe.data.limit or None, cores()
+        album = Album.read(recipe.data.train, device, limit, threads, bounds)
+    if tokenizer is None:
         assert album is not None
         tokenizer = fit_tokenizer(recipe, album, device)
     if rank == 0:
@@ -288,7 +309,6 @@ def train(
     exams = Exams(recipe, tokenizer)
 
     model = build_model(recipe, tokenizer).to(device).train()
-    cells = pages.grid[0] * pages.grid[1]
     torch.manual_seed(t.seed + 1)
     objective = Objective(
         model, tokenizer, cells, t.heads, torch.bfloat16 if fast else None, tricks

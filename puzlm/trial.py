@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from puzlm.backbones import Seq2Seq
-from puzlm.corpus import Album, CutSettings, Draw, cut_batch, draw_batch
+from puzlm.corpus import Album, Bounds, CutSettings, Draw, cut_batch, draw_batch
 from puzlm.errors import SettingsError
 from puzlm.exam import OnDevice, examine
 from puzlm.images import Pixels, cores, fingerprint, iter_images, write_bytes
@@ -85,6 +85,7 @@ class Gallery:
         self._cut: Any = torch.compile(cut_batch, dynamic=False) if "cuda" in device else cut_batch
         self._exams: dict[tuple[int, str], list[Puzzle]] = {}
         self._stock: dict[Any, list[Tensor]] = {}
+        self._fitted: dict[tuple[int, Bounds], Album] = {}
 
     def contents(self) -> list[Any]:
         """What is in here: what a library was made of."""
@@ -107,11 +108,20 @@ class Gallery:
             ]
         return self._exams[number, grid]
 
+    def album(self, number: int, grid: str, side: int) -> Album:
+        """Training images of one kind, too large ones shrunk for this grid and side."""
+        wanted = number, Bounds.of([grid], side)
+        if wanted not in self._fitted:
+            fitted = self.albums[number].within(wanted[1])
+            new = "cuda" in self.device and fitted is not self.albums[number]
+            self._fitted[wanted] = fitted.with_words() if new else fitted
+        return self._fitted[wanted]
+
     def pieces(
         self, number: int, count: int, cut: CutSettings, side: int, seed: tuple[int, ...]
     ) -> Tensor:
         """Cut canonical training pieces (count, cells, side, side, 3) of one kind."""
-        album = self.albums[number]
+        album = self.album(number, cut.grid, side)
         plain = replace(cut, gap_share=0.0, missing_share=0.0)
         drawn = draw_batch(album.sizes.cpu().numpy(), count, plain, seed)
         drawn = eroded(drawn, self.kinds[number].gap)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from puzlm.errors import SettingsError
 from puzlm.saved import read_settings as read_settings
+from puzlm.sections import at_least
 
 RARE = -14.0  # a millionth, as a log
 
@@ -26,6 +28,11 @@ class VisionSettings:
     grids: tuple[str, ...] = ("3x3", "5x5")
     """The grids it has an output for."""
 
+    def __post_init__(self) -> None:
+        at_least(1, self, "vision", "side", "patch", "layers", "d_model", "heads", "feed_forward")
+        _divides(self.side, self.patch, "vision.side")
+        _divides(self.d_model, self.heads, "vision.d_model")
+
 
 @dataclass(frozen=True)
 class EdgeSettings:
@@ -41,6 +48,17 @@ class EdgeSettings:
     heads: int = 4
     feed_forward: int = 1024
     vector: int = 128
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "edges", "side", "depth", "column", "layers", "d_model", "heads")
+        at_least(1, self, "edges", "feed_forward", "vector")
+        _divides(self.side, self.column, "edges.side")
+        _divides(self.d_model, self.heads, "edges.d_model")
+
+
+def _divides(whole: int, part: int, name: str) -> None:
+    if whole % part:
+        raise SettingsError(f"{name} {whole}: must divide by {part}")
 
 
 def against_none(log_p: NDArray[np.float64], size: int) -> NDArray[np.float64]:

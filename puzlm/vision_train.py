@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -17,16 +16,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch
+from puzlm import checkpoints
+from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch
 from puzlm.errors import SettingsError, nearest
 from puzlm.frame import FrameSettings
 from puzlm.frame_train import FrameNet, rolled
 from puzlm.frame_train import take as take_frames
-from puzlm.images import iter_images, write_bytes
+from puzlm.images import cores, iter_images, write_bytes
 from puzlm.loop import Batch, loop
 from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import Puzzle, parse_grid
-from puzlm.settings import DataSettings, TrainSettings, overridden, read_toml, section
+from puzlm.sections import section
+from puzlm.settings import DataSettings, TrainSettings, overridden, read_toml
 from puzlm.train import pick_device
 from puzlm.vision import Edges, EdgeSettings, Vision, VisionSettings
 
@@ -70,6 +71,7 @@ class VisionRecipe:
         recipe = cls(grids=tuple(str(g) for g in grids), **parts)
         for grid in recipe.grids:
             name = "{}x{}".format(*parse_grid(grid))
+            replace(recipe.cut, grid=name)  # says what does not go together
             if isinstance(recipe.model, VisionSettings) and name not in recipe.model.grids:
                 raise SettingsError(f"{path}: vision.grids has no output for {name}")
             if isinstance(recipe.model, FrameSettings) and min(parse_grid(grid)) < 2:
@@ -93,10 +95,11 @@ def train(
     began, folder, t = time.monotonic(), Path(folder), recipe.train
     device = pick_device(t.device)
     compiled = t.fast and device.startswith("cuda")
+    bounds = Bounds.of(recipe.grids, recipe.model.side)
     if album is None:
-        album = Album.read(
-            recipe.data.train, device, recipe.data.limit or None, os.cpu_count() or 2
-        )
+        limit, threads = recipe.data.limit or None, cores()
+        album = Album.read(recipe.data.train, device, limit, threads, bounds)
+    album = album.within(bounds)
     model = build(recipe)
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
@@ -126,7 +129,7 @@ def build(recipe: VisionRecipe) -> Net:
     torch.manual_seed(recipe.train.seed)
     shape, start = recipe.model, recipe.train.start
     kind: Any = MODELS[type(shape)]
-    model: Net = kind.from_pretrained(start) if start else kind(shape)
+    model: Net = kind.from_pretrained(checkpoints.find(start)) if start else kind(shape)
     if model.settings != shape:
         raise SettingsError(f"train.start {start}: a model of another shape than the recipe's")
     return model.train()

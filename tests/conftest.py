@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from puzlm.images import Pixels, read_image
+from puzlm.images import Pixels, read_image, write_image
 from puzlm.tokenizer import PieceTokenizer
 
 torch.set_num_threads(1)  # two threads on two busy cores wait for each other most of the time
@@ -40,3 +40,12 @@ def tokenizer(crops: list[Pixels]) -> PieceTokenizer:
     return PieceTokenizer(vocab_size=64, pca_dim=16, piece_size=32, max_cells=9).fit(
         crops, max_iter=8
     )
+
+
+@pytest.fixture(scope="session")
+def folder(crops: list[Pixels], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 32 small images, all of one photograph."""
+    path = tmp_path_factory.mktemp("images")
+    for number, crop in enumerate(crops[1:64:2]):
+        write_image(path / f"{number:02d}.png", crop)
+    return path

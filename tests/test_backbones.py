@@ -78,7 +78,17 @@ def test_greedy_is_generate(backbone, tokenizer, sentences):
     assert len({tuple(row) for row in want.tolist()}) > 1  # the answer depends on the sentence
 
 
-@pytest.mark.parametrize("backbone", ["bart", "encoder", "decoder"])
+@pytest.mark.parametrize("backbone", [b for b in BACKBONES if b != "t5"])
+def test_further_symbols_that_say_nothing_change_nothing(backbone, tokenizer, sentences):
+    """[PAD] beside a symbol adds nothing: one symbol a position reads as it does alone."""
+    model = model_of(backbone, tokenizer)
+    several = torch.stack([sentences, torch.zeros_like(sentences)], 2)
+    with torch.no_grad():
+        model.embedding[0] = 0  # as it is before model_of
+        assert torch.allclose(model.encode(several), model.encode(sentences), atol=1e-5)
+
+
+@pytest.mark.parametrize("backbone", ["bart", "lstm", "gru", "encoder", "decoder"])
 def test_padding_changes_nothing(backbone, tokenizer, crops):
     """A short sentence in a batch with a long one reads as it does alone."""
     model = model_of(backbone, tokenizer)
@@ -88,7 +98,9 @@ def test_padding_changes_nothing(backbone, tokenizer, crops):
     with torch.no_grad():
         one = model(alone["input_ids"], written)
         two = model(both["input_ids"], written.expand(2, 1), both["attention_mask"])
+        whole = model(alone["input_ids"], written, alone["attention_mask"])
     assert torch.allclose(one[0], two[0], atol=1e-4)
+    assert torch.allclose(one, whole, atol=1e-5)
 
 
 @pytest.mark.parametrize(("layers", "width"), [((4, 2), 256), ((3, 3), 128), ((6, 1), 64)])

@@ -161,13 +161,26 @@ def test_torch_and_numpy_read_the_same(tokenizer, crops):
     assert all(np.array_equal(one, two.numpy()) for one, two in zip(a, b, strict=True))
 
 
-def test_same_seed_same_tokens_and_stream_is_bounded(crops):
+def test_same_seed_same_tokens(crops):
     def fit(seed):
         made = PieceTokenizer(vocab_size=16, pca_dim=8, piece_size=32)
         return made.fit(iter(crops), seed=seed, max_pieces=200, max_iter=4)
 
     assert np.array_equal(fit(1).encode(crops[0][None]), fit(1).encode(crops[0][None]))
     assert not np.array_equal(fit(1).codebooks_[0].centroids, fit(2).codebooks_[0].centroids)
+
+
+def test_a_stream_of_any_length_is_bounded(crops, monkeypatch):
+    """Of 864 pieces 200 are kept, and they are a sample of all, not the first or the last."""
+    seen = []
+    monkeypatch.setattr(PieceTokenizer, "fit_canonical", lambda self, x, **_: seen.append(x))
+    tokenizer = PieceTokenizer(piece_size=32)
+    tokenizer.fit(iter(crops), max_pieces=200)
+    (kept,) = seen
+    assert kept.shape == (200, 32, 32, 3)
+    every = [piece.tobytes() for c in crops for piece in tokenizer.canonical(cut(c, (3, 3)))]
+    places = [every.index(piece.tobytes()) for piece in kept]
+    assert 300 < np.mean(places) < 564 and len(set(places)) == 200
 
 
 def test_save_and_load(tokenizer, crops, tmp_path):
@@ -217,6 +230,8 @@ def test_a_super_token_can_be_shown(tokenizer, photo):
         {"patch": "square+strip:4"},
         {"patch": "strip:4", "border": False},
         {"vocab_size": 1},
+        {"vocab_size": 65_532},
+        {"vocab_size": 32_766, "patch": "strip:4+residual"},
         {"pca_dim": 0},
         {"piece_size": 2},
     ],
@@ -224,6 +239,14 @@ def test_a_super_token_can_be_shown(tokenizer, photo):
 def test_bad_settings(change):
     with pytest.raises(SettingsError):
         TokenizerSettings(**change)
+
+
+def test_the_largest_vocabulary_still_sorts():
+    """Three ids go into one comparison, 16 bits each: [MASK] is the largest of them."""
+    mask = PieceTokenizer(vocab_size=65_531).mask_token_id
+    assert mask == 65_535
+    words = np.array([[[5, mask, mask], [6, 4, 4], [5, mask, 4], [5, 4, mask]]])
+    assert lexicographic_order(words).tolist() == [[3, 2, 0, 1]]
 
 
 def test_bad_use(crops):

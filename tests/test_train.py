@@ -1,23 +1,18 @@
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from training import recipe_of
 
+from puzlm import checkpoints
 from puzlm.bench_parts import WideBook
 from puzlm.bigram import SideModel, batches_of, fit, side_symbols
-from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch, neighbour_slots
-from puzlm.errors import SettingsError
+from puzlm.corpus import Album, cut_batch, draw_batch
+from puzlm.errors import ModelError, SettingsError
 from puzlm.fast import SplitBook, Tricks
-from puzlm.images import write_image
-from puzlm.loop import TrainingError, learning_rate
 from puzlm.metrics import perfect
 from puzlm.puzzle import Puzzle, cut
 from puzlm.settings import Recipe
@@ -26,48 +21,6 @@ from puzlm.starts import build_model
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.tokens import write_tokens
 from puzlm.train import Objective, Pages, fit_tokenizer, train
-
-
-@pytest.fixture(scope="module")
-def folder(crops, tmp_path_factory):
-    path = tmp_path_factory.mktemp("images")
-    for number, crop in enumerate(crops[1:64:2]):  # all of one photograph
-        write_image(path / f"{number:02d}.png", crop)
-    return path
-
-
-def recipe_of(folder, **train_settings):
-    return Recipe.from_dict(
-        {
-            "data": {"train": [str(folder)], "val": [str(folder)]},
-            "cut": {"grid": 2, "min_crop": 1.0, "stretch": 0.0, "flip": False},
-            "tokenizer": {
-                "vocab_size": 64,
-                "pca_dim": 16,
-                "piece_size": 32,
-                "max_cells": 4,
-                "patch": "strip:4",
-                "granularity": 2,
-            },
-            "model": {"size": "tiny", "d_model": 64, "feed_forward": 128, "decoder_layers": 1},
-            "train": {
-                "steps": 12,
-                "batch": 16,
-                "warmup": 4,
-                "log_every": 2,
-                "eval_every": 12,
-                "fit_puzzles": 256,
-                "save_every": 5,
-                "device": "cpu",
-                **train_settings,
-            },
-        }
-    )
-
-
-def losses(path):
-    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [(line["step"], line["loss"]) for line in lines if "loss" in line]
 
 
 def test_tiny_model_overfits_32_real_puzzles(folder, tmp_path):
@@ -85,66 +38,6 @@ def test_tiny_model_overfits_32_real_puzzles(folder, tmp_path):
     again = solver.solve_many(shuffled)
     for one, two in zip(found, again, strict=True):  # the same picture comes out
         assert np.array_equal(one.image, two.image)
-
-
-def test_killed_run_goes_on_as_if_nothing_happened(folder, tmp_path):
-    """Kill a real process at some moment, run it again: the same losses as without the kill."""
-    recipe = recipe_of(folder, steps=40, save_every=3, average=0.9, log_every=1)
-    text = (
-        "[data]\n"
-        + f"train = ['{folder}']\nval = ['{folder}']\n"
-        + "".join(
-            f"[{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in section.items())
-            for name, section in (
-                ("cut", {"grid": 2, "min_crop": 1.0, "stretch": 0.0, "flip": False}),
-                (
-                    "tokenizer",
-                    {
-                        "vocab_size": 64,
-                        "pca_dim": 16,
-                        "piece_size": 32,
-                        "max_cells": 4,
-                        "patch": "strip:4",
-                    },
-                ),
-                ("model", {"size": "tiny", "d_model": 64, "dropout": 0.1}),
-                (
-                    "train",
-                    {k: v for k, v in vars(recipe.train).items() if not isinstance(v, tuple)},
-                ),
-            )
-        )
-    )
-    (tmp_path / "r.toml").write_text(text)
-    whole = Recipe.load(tmp_path / "r.toml")
-    train(whole, tmp_path / "whole")
-    command = [
-        sys.executable,
-        "-m",
-        "puzlm",
-        "train",
-        str(tmp_path / "r.toml"),
-        "-o",
-        str(tmp_path / "cut"),
-    ]
-    # Sums depend on the number of threads; this process has one.
-    process = subprocess.Popen(
-        command,
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    log = tmp_path / "cut" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (log.exists() and log.read_text().count("\n") > 7):
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    assert 7 < log.read_text().count("\n") < 40
-    train(whole, tmp_path / "cut")
-    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
-    a, b = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut"))
-    assert a == b
 
 
 def test_one_fast_step_is_one_plain_step(folder, tmp_path):
@@ -239,34 +132,6 @@ def _images(folder):
     return iter_images([folder])
 
 
-def test_two_processes_are_one_with_the_doubled_batch(folder, tmp_path):
-    """torchrun with gloo on the CPU: the same recipe gives the same losses."""
-    recipe = recipe_of(folder, steps=6, log_every=1)
-    train(recipe, tmp_path / "one")
-    script = tmp_path / "run.py"
-    script.write_text(
-        "import json, sys\nfrom puzlm.settings import Recipe\nfrom puzlm.train import train\n"
-        "train(Recipe.from_dict(json.load(open(sys.argv[1]))), sys.argv[2])\n"
-    )
-    record = {k: v for k, v in recipe.as_dict().items()}
-    (tmp_path / "r.json").write_text(json.dumps(record))
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        "--standalone",
-        str(script),
-        str(tmp_path / "r.json"),
-        str(tmp_path / "two"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-2000:]
-    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
-    assert [step for step, _ in one] == [step for step, _ in two]
-    assert np.allclose([x for _, x in one], [x for _, x in two], rtol=1e-4)
-
-
 def test_training_on_a_token_file(folder, tmp_path, crops):
     tokenizer = PieceTokenizer(recipe_of(folder).tokenizer).fit(crops[:32], max_iter=3)
     tokenizer.save_pretrained(tmp_path / "tok")
@@ -279,97 +144,80 @@ def test_training_on_a_token_file(folder, tmp_path, crops):
     record |= {"tokenizer_path": str(tmp_path / "tok"), "data": {"tokens": str(tmp_path / "t.npy")}}
     recipe = Recipe.from_dict(record)
     assert train(recipe, tmp_path / "run")["done"]
+    # A batch is the file's rows as they were drawn, repeated ones too.
+    pages = Pages(recipe, tokenizer, "cpu")
+    drawn = draw_batch(np.full((32, 2), 4096), 16, recipe.cut, (recipe.train.seed, 7)).image
+    assert len(set(drawn)) < 16 and (np.diff(drawn) < 0).any()
+    assert np.array_equal(pages.draw(7)[1].numpy(), tokens[drawn].astype(np.int64))
+    half = pages.draw(7, rank=1, world=2)[1].numpy()
+    assert np.array_equal(half, tokens[drawn[8:]].astype(np.int64))
 
 
-def test_diverging_run_stops_with_a_clear_message(folder, tmp_path):
-    with pytest.raises(TrainingError, match="training diverged; lower train.lr"):
-        train(
-            recipe_of(folder, lr=1e30, warmup=1, steps=30, eval_every=100, clip=1e30),
-            tmp_path / "run",
-        )
+def test_models_of_the_box_go_by_their_names(folder, tmp_path, monkeypatch):
+    """As in every other command: the tokenizer, and the weights to start from."""
+    monkeypatch.setattr(checkpoints, "BOX", tmp_path / "box")
+    recipe = recipe_of(folder, steps=1)
+    train(recipe, tmp_path / "box" / "mine")
+    recipe = replace(recipe.with_train(start="mine"), tokenizer_path="mine")
+    assert train(recipe, tmp_path / "run")["done"]
+    with pytest.raises(ModelError, match="model 'yours': neither a folder nor a model in the box"):
+        train(replace(recipe, tokenizer_path="yours"), tmp_path / "other")
 
 
-def test_recipes_name_the_nearest_key(tmp_path):
-    (tmp_path / "r.toml").write_text("[train]\nlr = 1e-3\nwarmpu = 5\n")
-    with pytest.raises(SettingsError, match="did you mean 'warmup'"):
-        Recipe.load(tmp_path / "r.toml")
-    with pytest.raises(SettingsError, match="did you mean 'train'"):
-        Recipe.from_dict({"tarin": {}})
-    with pytest.raises(SettingsError, match="must be of type int"):
-        Recipe.from_dict({"train": {"steps": "many"}})
-    (tmp_path / "ok.toml").write_text("[train]\nsteps = 5\n")
-    assert Recipe.load(tmp_path / "ok.toml", ["train.steps=7", "model.size=tiny"]).train.steps == 7
-    with pytest.raises(SettingsError, match="no such recipe"):
-        Recipe.load(tmp_path / "none.toml")
-
-
-def test_learning_rate_rises_then_falls():
-    rates = [learning_rate(s, 1.0, 10, 100) for s in range(100)]
-    assert rates[0] == 0.1 and rates[9] == 1.0 and max(rates) <= 1.0
-    assert all(a >= b for a, b in zip(rates[10:], rates[11:], strict=False))
-    assert rates[-1] < 0.03
-
-
-# ---- puzzles cut on the device --------------------------------------------------------------
-
-
-def test_device_cut_is_the_tokenizers_cut(crops):
-    """Cutting and resizing in one go gives what cutting, then resizing gives."""
-    album = Album.of(crops[:8])
-    settings = CutSettings(gap_share=0.7, jitter=0.5, flip=False, min_crop=0.6)
-    draw = draw_batch(album.sizes.numpy(), 12, settings, (0, 5))
-    parts = [torch.from_numpy(np.ascontiguousarray(a)) for a in vars(draw).values()]
-    tokenizer = PieceTokenizer(piece_size=40)
-    cut_pieces = cut_batch(album, *parts[:-1], side=40).numpy()
-    packed = album.with_words(part=1000)
-    assert np.array_equal(cut_batch(packed, *parts[:-1], side=40).numpy(), cut_pieces)
-    for i in range(12):
-        for cell in range(9):
-            (top, left), (height, width) = draw.corner[i, cell], draw.piece[i]
-            piece = crops[draw.image[i]][top : top + height, left : left + width]
-            want = tokenizer.canonical(piece[None])[0]
-            assert np.abs(want - cut_pieces[i, cell]).max() <= 1  # rounding of ties
-
-
-def test_flipped_puzzles_are_puzzles_of_the_mirrored_image(crops):
-    settings = CutSettings(min_crop=1.0, stretch=0.0)
-    square = [c[:96, :96] for c in crops[:4]]
-    draw = draw_batch(np.full((4, 2), 96), 16, settings, (3, 3))
-    assert draw.flip.any() and not draw.flip.all()
-    parts = [torch.from_numpy(np.ascontiguousarray(a)) for a in vars(draw).values()]
-    pieces = cut_batch(Album.of(square), *parts[:-1], side=32).numpy()
-    for i in range(16):
-        image = square[draw.image[i]]
-        assert np.array_equal(pieces[i], cut(image[:, ::-1] if draw.flip[i] else image, (3, 3)))
-
-
-def test_neighbour_slots_by_hand():
-    order = torch.tensor([[3, 0, 2, 1]])  # slot 0 holds cell 3, ...
-    present = torch.tensor([[True, True, True, False]])  # the piece of cell 3 is missing
-    right, below = neighbour_slots(order, present, (2, 2))
-    assert right.tolist() == [[4, 3, 4, 4]]  # cell 0 -> cell 1 is slot 3; 2 -> 3 is missing
-    assert below.tolist() == [[4, 2, 4, 4]]  # cell 0 -> cell 2 is slot 2
+def test_token_files_that_do_not_fit_are_refused(folder, tmp_path, crops):
+    """In one line each, before a step is made."""
+    tokenizer = PieceTokenizer(recipe_of(folder).tokenizer).fit(crops[:32], max_iter=1)
+    tokenizer.save_pretrained(tmp_path / "tok")
+    other = PieceTokenizer(tokenizer.settings, vocab_size=32).fit(crops[:32], max_iter=1)
+    write_tokens([folder], tokenizer, tmp_path / "t.npy", grid=(1, 2))
+    write_tokens([folder], other, tmp_path / "other.npy", grid=(2, 2))
+    record = recipe_of(folder).as_dict() | {"tokenizer_path": str(tmp_path / "tok")}
+    for name, message in (
+        ("none.npy", "none.npy: no such token file"),
+        ("t.npy", "puzzles of 1x2, but cut.grid is 2"),
+        ("other.npy", "made by another tokenizer"),
+    ):
+        record["data"] = {"tokens": str(tmp_path / name)}
+        with pytest.raises(SettingsError, match=message):
+            train(Recipe.from_dict(record), tmp_path / "run")
+    record["tokenizer_path"] = ""
+    with pytest.raises(SettingsError, match="set tokenizer_path"):
+        train(Recipe.from_dict(record), tmp_path / "fresh")
 
 
 # ---- the side model -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("patch", ["strip:4", "square"])
-@pytest.mark.parametrize("clockwise", [True, False])
-def test_sides_are_read_in_raster_direction(patch, clockwise):
-    """Two mirrored copies of a piece touch: right side of one = left side of the other."""
-    rng = np.random.default_rng(0)
-    tokenizer = PieceTokenizer(
-        vocab_size=64, pca_dim=16, piece_size=32, patch=patch, clockwise=clockwise
-    )
-    tokenizer.fit_canonical(rng.integers(0, 256, (64, 32, 32, 3), np.uint8), max_iter=2)
+CLOCKWISE = [[0, 1, 2, 3], [4, 5, 6, 7], [11, 10, 9, 8], [15, 14, 13, 12]]
+RASTER = [[0, 1, 2, 3], [8, 9, 10, 11], [12, 13, 14, 15], [4, 5, 6, 7]]
+SQUARES = [[0, 1, 2, 3], [3, 4, 5, 6], [9, 8, 7, 6], [0, 11, 10, 9]]
+RASTER_SQUARES = [[0, 1, 2, 3], [3, 5, 7, 11], [8, 9, 10, 11], [0, 4, 6, 8]]
+
+
+@pytest.mark.parametrize(
+    ("patch", "clockwise", "sides"),
+    [
+        ("strip:4", True, CLOCKWISE),
+        ("strip:4", False, RASTER),
+        ("square", True, SQUARES),
+        ("square", False, RASTER_SQUARES),
+    ],
+)
+def test_sides_are_read_in_raster_direction(patch, clockwise, sides):
+    """Places in the super-token of top, right, bottom and left: left to right, top to bottom."""
+    tokenizer = PieceTokenizer(vocab_size=64, piece_size=32, patch=patch, clockwise=clockwise)
     code = np.arange(tokenizer.settings.border_length)[None, :, None]
-    top, right, bottom, left = side_symbols(code, tokenizer)[0, ..., 0]
-    if patch != "square":
-        assert len({*top, *right, *bottom, *left}) == 16
-    else:
-        assert top[-1] == right[0] and right[-1] == bottom[-1] and left[-1] == bottom[0]
-        assert top[0] == left[0]
+    assert side_symbols(code, tokenizer)[0, ..., 0].tolist() == sides
+    # The symbols stand where the walk put them: a piece of four strips, each darker than the last.
+    if patch == "square":
+        return
+    shades = np.arange(4) * 60
+    for axis, (one, other) in ((1, (0, 2)), (0, (3, 1))):  # along top and bottom, left and right
+        piece = np.repeat(shades, 8)[None, :, None] if axis else np.repeat(shades, 8)[:, None, None]
+        piece = np.broadcast_to(piece, (32, 32, 3))[None].astype(np.float32)
+        strips = tokenizer.patches(piece, patch).mean(-1)[..., None]
+        read = side_symbols(strips, tokenizer)[0, ..., 0]
+        assert read[one].tolist() == read[other].tolist() == shades.tolist()
 
 
 def test_side_model_learns_what_touches(crops, tmp_path):

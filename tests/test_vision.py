@@ -144,7 +144,7 @@ def test_recipes_say_what_is_wrong(tmp_path):
     path.write_text(FRAME)
     with pytest.raises(SettingsError, match="1x40: a frame needs two rows"):
         VisionRecipe.load(path, ['grids=["1x40"]'])
-    with pytest.raises(SettingsError, match=r"frame\.side 0: must be a whole number"):
+    with pytest.raises(SettingsError, match=r"frame\.side 0: must be at least 1"):
         VisionRecipe.load(path, ["frame.side=0"])
     with pytest.raises(SettingsError, match="no such recipe"):
         VisionRecipe.load(tmp_path / "none.toml")
