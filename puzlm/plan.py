@@ -8,13 +8,16 @@ of its values. ablate.py runs it.
 from __future__ import annotations
 
 import json
+import math
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from puzlm.errors import SettingsError, nearest
+from puzlm.errors import PuzlmError, SettingsError, nearest
+from puzlm.puzzle import parse_grid
 from puzlm.settings import Recipe, read_toml, section
+from puzlm.tokenizer import PieceTokenizer, TokenizerSettings
 
 STARTS = ("", "sides")
 
@@ -78,7 +81,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read a plan; every setting of every row is checked before anything runs."""
+        """Read a plan; settings, models and tokenizers of all rows are checked before any runs."""
         from puzlm.exam import DECODINGS
         from puzlm.trial import Kind
 
@@ -113,8 +116,8 @@ class Plan:
                     raise SettingsError(f"{where}: decode '{way}'; {nearest(way, DECODINGS)}")
             try:
                 recipe = made.recipe(row, 0)
-                tokenizer_settings(row, recipe)
-            except SettingsError as error:
+                _check_recipe(recipe, tokenizer_settings(row, recipe))
+            except PuzlmError as error:
                 raise SettingsError(f"{where}: {error}") from error
         return made
 
@@ -145,6 +148,27 @@ class Plan:
         kinds = [asdict(kind) for kind in self.kinds]
         made: dict[str, Any] = json.loads(json.dumps({**shared, "kinds": kinds, "recipe": recipe}))
         return made
+
+
+def _check_recipe(recipe: Recipe, reading: TokenizerSettings) -> None:
+    """Settle the model's shape as training would, which only begins after minutes of reading."""
+    from puzlm.backbones import ModelSettings
+
+    shape = ("encoder_layers", "decoder_layers", "d_model", "heads", "feed_forward")
+    _check_least(recipe.model, "[model]", **dict.fromkeys((*shape, "decoder_feed_forward"), 0))
+    model = ModelSettings.of_size(recipe.model.backbone, recipe.model.size, PieceTokenizer(reading))
+    width, heads = recipe.model.d_model or model.d_model, recipe.model.heads or model.heads
+    if model.backbone in ("bart", "pegasus", "encoder", "decoder") and width % heads:
+        raise SettingsError(f"model.d_model {width}: must be a multiple of model.heads {heads}")
+    cells = math.prod(parse_grid(recipe.cut.grid))
+    if reading.max_cells < cells:
+        raise SettingsError(f"tokenizer.max_cells must be at least {cells} for {recipe.cut.grid}")
+
+
+def _check_least(made: Any, where: str, **least: int) -> None:
+    for name, value in least.items():
+        if not value <= (got := getattr(made, name)) < math.inf:
+            raise SettingsError(f"{where}: {name} {got:g}: must be a number from {value} on")
 
 
 def _tables(record: dict[str, Any], key: str, path: Path) -> list[tuple[Any, str]]:

@@ -134,13 +134,20 @@ def test_the_study_has_every_row_of_the_paper():
         ('learned = { kind = "vqvea" }', "did you mean 'vqvae'"),
         ('learned = { kind = "vqvae", tokns = 64 }', "did you mean 'tokens'"),
         ('learned = { kind = "vqvae", tokens = 10 }', "has 64"),
+        ('set = ["model.backbone=brat"]', "row 'odd': backbone 'brat' .* did you mean 'bart'"),
+        ('set = ["model.size=smal"]', "row 'odd': model size 'smal' .* did you mean 'small'"),
+        ('set = ["model.d_model=33"]', "d_model 33: must be a multiple of model.heads 2"),
+        ('set = ["model.encoder_layers=-1"]', "encoder_layers -1: must be a number from 0 on"),
+        ('set = ["cut.grid=3"]', "row 'odd': tokenizer.max_cells must be at least 9 for 3"),
+        ('set = ["cut.grid=0"]', "row 'odd': grid 0x0"),
         ('[[rows]]\nname = "odd"', "two rows of this name"),
         ("[bass]", "unknown key 'bass'"),
     ],
 )
 def test_mistakes_in_a_plan_are_named_before_anything_runs(text, message, tmp_path):
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises(SettingsError, match=message) as caught:
         Plan.load(plan_file(tmp_path, ("odd", text)))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -172,6 +179,11 @@ def test_only_takes_names_groups_and_patterns(tmp_path):
 def test_command_prints_one_line_for_a_mistake(tmp_path, capsys):
     assert main([str(tmp_path / "none.toml")]) == 2
     assert "no such plan" in capsys.readouterr().err
+    path = plan_file(tmp_path, ("a", ""), ("odd", 'set = ["model.backbone=brat"]'))
+    assert main([str(path), "-o", str(tmp_path / "o")]) == 2
+    told = capsys.readouterr().err
+    assert "row 'odd': backbone 'brat'" in told and told.count("\n") == 1
+    assert not (tmp_path / "o").exists()
 
 
 # ---- rows -----------------------------------------------------------------------------------
