@@ -125,11 +125,15 @@ def test_the_study_has_every_row_of_the_paper():
         ("seed = [1]", "did you mean 'seeds'"),
         ('puzzles = "many"', "puzzles = 'many' must be of type int"),
         ("puzzles = 0.5", "puzzles = 0.5 must be of type int"),
-        ("seconds = -1", "seconds -1: must not be below 0"),
+        ("seconds = -1", "seconds -1: must be a number from 0 on"),
+        ("seconds = nan", "seconds nan: must be a number from 0 on"),
+        ("seeds = [0, 0]", "seeds .0, 0.: must be from 0 on, each once"),
+        ("seeds = [-1]", "seeds .-1.: must be from 0 on, each once"),
         ("seeds = 1", "seeds = 1 must be a list of type int"),
         ('seeds = ["a"]', "must be a list of type int"),
         ('learned = "x"', "learned = 'x' must be of type dict"),
         ('start = "side"', "did you mean 'sides'"),
+        ('decode = ["head"]\nset = ["train.heads=0"]', "decode 'head' needs train.heads above 0"),
         ('decode = ["veiws-2"]', "did you mean 'views-2'"),
         ('learned = { kind = "vqvea" }', "did you mean 'vqvae'"),
         ('learned = { kind = "vqvae", tokns = 64 }', "did you mean 'tokens'"),
@@ -141,6 +145,11 @@ def test_the_study_has_every_row_of_the_paper():
         ('set = ["cut.grid=3"]', "row 'odd': tokenizer.max_cells must be at least 9 for 3"),
         ('set = ["cut.grid=0"]', "row 'odd': grid 0x0"),
         ('[[rows]]\nname = "odd"', "two rows of this name"),
+        ('[[rows]]\nname = "../a"', "row '../a': a name is printable text without /"),
+        ('[[rows]]\nname = "a\\nb"', r"row 'a\\nb': a name is printable text"),
+        ('[[rows]]\nname = ""', "row '': a name is printable text .* not empty"),
+        ('[[rows]]\ngroup = "a"', "rows.. number 2: name is missing"),
+        ('[[sweeps]]\ngroup = "a"\nvalues = [1]', "sweeps.. number 1: key is missing"),
         ("[bass]", "unknown key 'bass'"),
     ],
 )
@@ -148,6 +157,45 @@ def test_mistakes_in_a_plan_are_named_before_anything_runs(text, message, tmp_pa
     with pytest.raises(SettingsError, match=message) as caught:
         Plan.load(plan_file(tmp_path, ("odd", text)))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("steps = 3", "seconds = -1", "plan.: seconds -1: must be a number above 0"),
+        ("steps = 3", "seconds = inf", "seconds inf: must be a number above 0"),
+        ("steps = 3", "steps = -3", "steps -3: must be a number from 0 on"),
+        ("steps = 3", "seeds = []", "seeds = ..: needs at least one"),
+        ("steps = 3", "seeds = [1, 1]", "seeds .1, 1.: must be from 0 on, each once"),
+        ("puzzles = 64", "puzzles = 0", "plan.: puzzles 0: must be a number from 1 on"),
+        ("few = 2", "few = 0", "few 0: must be a number from 1 on"),
+        ("side_steps = 2", "side_steps = 0", "side_steps 0: must be a number from 1 on"),
+        ('decode = ["valid", "head"]', "decode = []", "decode = ..: needs at least one"),
+        ('decode = ["valid", "head"]', 'decode = ["vlaid"]', "plan.: .* did you mean 'valid'"),
+        ('name = "worn"', 'name = "plain"', "kind 'plain': there are two kinds of this name"),
+        ('name = "worn"\n', "", "kinds.. number 2: name is missing"),
+        ('train = ["photos"]', "train = []", "kind 'plain': name, train and val must not be"),
+        ("gap = 0.5", "gap = -0.5", "kind 'worn': gap -0.5: a fraction of the piece"),
+        ("gap = 0.5", "gap = 1.5", "kind 'worn': gap 1.5: a fraction of the piece"),
+        ("puzzles = 4", "puzzles = 0", "kind 'worn': puzzles 0: must be a number from 1 on"),
+        ("puzzles = 4", "limit = -1", "kind 'worn': limit -1: must be a number from 0 on"),
+    ],
+)
+def test_mistakes_in_what_rows_share_are_named_too(old, new, message, tmp_path):
+    path = plan_file(tmp_path, ("a", ""))
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(SettingsError, match=message):
+        Plan.load(path)
+
+
+def test_a_sweep_over_folders_makes_names_without_slashes(tmp_path):
+    path = plan_file(tmp_path)
+    sweep = '[[sweeps]]\ngroup = "from"\nkey = "train.start"\nvalues = ["models/a", "models/b"]\n'
+    path.write_text(path.read_text() + sweep)
+    plan = Plan.load(path)
+    assert [row.name for row in plan.rows] == ["from-models-a", "from-models-b"]
+    assert plan.recipe(plan.rows[1], 0).train.start == "models/b"
 
 
 @pytest.mark.parametrize(
