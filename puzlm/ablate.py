@@ -71,7 +71,7 @@ def run_plan(
     device: str = "auto",
     report: Callable[[str], None] = print,
 ) -> list[Line]:
-    """Run the rows of a plan that are not done yet; returns the lines of all done ones.
+    """Run the rows of a plan that are not done yet; returns the newest line of each run.
 
     `stop_after` seconds after the start no further row is begun that might not end in time.
     With `share` other processes may run the same plan in the same folder, all with the same number:
@@ -260,6 +260,15 @@ def _summary(line: Line) -> str:
     )
 
 
+def tell_failed(lines: Sequence[Line]) -> int:
+    """Say on stderr how many runs failed; returns the command's exit code, 1 if any did."""
+    failed = [f"{line['name']} (seed {line['seed']})" for line in lines if line["status"] != "done"]
+    if failed:
+        text = f"{len(failed)} of {len(lines)} runs failed: {', '.join(failed)}"
+        print(f"puzlm: {text}", file=sys.stderr)
+    return int(bool(failed))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m puzlm.ablate`: the command without the packages that commands need."""
     parser = argparse.ArgumentParser(prog="puzlm.ablate", description="Run the rows of a plan.")
@@ -284,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     a = parser.parse_args(arguments)
     try:
-        run_plan(
+        lines = run_plan(
             a.plan,
             a.output,
             data=a.data,
@@ -296,9 +305,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report=lambda text: print(text, flush=True),
         )
     except PuzlmError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"puzlm: {error}", file=sys.stderr)
         return 2
-    return 0
+    return tell_failed(lines)
 
 
 if __name__ == "__main__":

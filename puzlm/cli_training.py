@@ -162,7 +162,7 @@ def ablate(
     as_json: Json = False,
 ) -> None:
     """Train and examine the rows of a plan, each for the same time; done rows are skipped."""
-    from puzlm.ablate import run_plan
+    from puzlm.ablate import run_plan, tell_failed
 
     rows = run_plan(
         plan,
@@ -175,3 +175,4 @@ def ablate(
         report=teller(as_json),
     )
     answer(rows, as_json)
+    raise typer.Exit(tell_failed(rows))

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from puzlm.ablate import chosen, main, read_rows, run_plan
+from puzlm.cli import app
 from puzlm.errors import ImageError, SettingsError
 from puzlm.images import write_image
 from puzlm.plan import Plan, tokenizer_settings
@@ -58,6 +59,10 @@ val = ["photos"]
 gap = 0.5
 puzzles = 4
 """
+COMMANDS = {
+    "python -m puzlm.ablate": main,
+    "puzlm ablate": lambda arguments: app(["ablate", *arguments], standalone_mode=False),
+}
 ROW = '\n[[rows]]\nname = "{}"\n{}\n'
 
 
@@ -286,6 +291,22 @@ def test_rows_run_fail_and_are_skipped(data, tmp_path):
     ]
     assert len(read_rows(tmp_path / "out" / "rows.jsonl")) == 6
     assert len((tmp_path / "out" / "rows.jsonl").read_text().splitlines()) == 7
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_failed_rows_are_counted_at_the_end(command, data, tmp_path, capsys):
+    """After all others, with exit code 1; also when they failed in an earlier part."""
+    path = plan_file(
+        tmp_path, ("a", ""), ("broken", 'set = ["tokenizer.vocab_size=30000"]'), ("b", "")
+    )
+    arguments = [str(path), "-o", str(tmp_path / "o"), "--data", str(data)]
+    told = "puzlm: 1 of 3 runs failed: broken (seed 0)\n"
+    for _ in range(2):
+        assert COMMANDS[command](arguments) == 1
+        assert capsys.readouterr().err == told
+    assert [x["status"] for x in read_rows(tmp_path / "o" / "rows.jsonl")].count("done") == 2
+    assert COMMANDS[command]([*arguments, "--only", "a"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_changed_settings_are_run_again_and_time_is_kept(data, tmp_path):
