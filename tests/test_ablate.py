@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from puzlm.ablate import chosen, main, read_rows, run_plan
+from puzlm.ablate import chosen, main, options, read_rows, run_plan
 from puzlm.cli import app
 from puzlm.errors import ImageError, SettingsError
 from puzlm.images import write_image
@@ -236,6 +236,42 @@ def test_command_prints_one_line_for_a_mistake(tmp_path, capsys):
     assert main([str(path), "-o", str(tmp_path / "o")]) == 2
     told = capsys.readouterr().err
     assert "row 'odd': backbone 'brat'" in told and told.count("\n") == 1
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_both_commands_take_rows_and_device(command, data, tmp_path):
+    path = plan_file(tmp_path, ("a", ""), ("b", ""), ("c", ""))
+    arguments = [str(path), "-o", str(tmp_path / "o"), "--data", str(data), "--device", "cpu"]
+    assert COMMANDS[command]([*arguments, "--only", "c", "--only", "a"]) == 0
+    assert [x["name"] for x in read_rows(tmp_path / "o" / "rows.jsonl")] == ["c", "a"]
+    assert COMMANDS[command]([*arguments, "--stop-after", "0"]) == 0  # no row would end in time
+    assert len(read_rows(tmp_path / "o" / "rows.jsonl")) == 2
+
+
+def test_both_commands_have_options_of_the_same_names():
+    from typer.main import get_command
+
+    ours = {name for one in get_command(app).commands["ablate"].params for name in one.opts}
+    theirs = {name for one in options()._actions for name in one.option_strings or [one.dest]}
+    assert ours - {"--json"} == theirs - {"-h", "--help"}
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("gpu", "--device gpu: must be auto, cpu or cuda"),
+        pytest.param(
+            "cuda",
+            "--device cuda: there is no GPU here",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is one"),
+        ),
+    ],
+)
+def test_a_device_that_is_not_there_is_named(device, message, data, tmp_path):
+    path = plan_file(tmp_path, ("a", ""))
+    with pytest.raises(SettingsError, match=message):
+        run_plan(path, tmp_path / "o", data=data, device=device, report=lambda text: None)
     assert not (tmp_path / "o").exists()
 
 
