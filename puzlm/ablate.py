@@ -71,7 +71,7 @@ def run_plan(
     device: str = "auto",
     report: Callable[[str], None] = print,
 ) -> list[Line]:
-    """Run the rows of a plan that are not done yet; returns the lines of all done ones.
+    """Run the rows of a plan that are not done yet; returns the newest line of each run.
 
     `stop_after` seconds after the start no further row is begun that might not end in time.
     With `share` other processes may run the same plan in the same folder, all with the same number:
@@ -97,14 +97,12 @@ def run_plan(
     ]
     if share < 0:
         raise SettingsError(f"--share {share}: must not be below 0")
+    where = _device(device)
     todo = [run for run in wanted if not _is_done(done, plan, *run, share)]
     report(f"{len(wanted)} runs, {len(wanted) - len(todo)} done already")
     if todo:
-        import torch
-
         from puzlm.trial import Gallery
 
-        where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         turns = Turns(out if share else None, max(1, share))
         gallery = Gallery(plan.kinds, data, where, turns)
         out.mkdir(parents=True, exist_ok=True)
@@ -126,6 +124,18 @@ def run_plan(
             report(_summary(line))
         done = found_in(file)
     return [done[row.name, seed] for row, seed in wanted if (row.name, seed) in done]
+
+
+def _device(name: str) -> str:
+    """Where to train: a GPU if there is one, unless the name says otherwise."""
+    import torch
+
+    there = torch.cuda.is_available()
+    if name.partition(":")[0] not in ("auto", "cpu", "cuda"):
+        raise SettingsError(f"--device {name}: must be auto, cpu or cuda")
+    if name.startswith("cuda") and not there:
+        raise SettingsError(f"--device {name}: there is no GPU here; use cpu")
+    return name if name != "auto" else "cuda" if there else "cpu"
 
 
 def _free(
@@ -260,13 +270,28 @@ def _summary(line: Line) -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m puzlm.ablate`: the command without the packages that commands need."""
+def tell_failed(lines: Sequence[Line]) -> int:
+    """Say on stderr how many runs failed; returns the command's exit code, 1 if any did."""
+    failed = [f"{line['name']} (seed {line['seed']})" for line in lines if line["status"] != "done"]
+    if failed:
+        text = f"{len(failed)} of {len(lines)} runs failed: {', '.join(failed)}"
+        print(f"puzlm: {text}", file=sys.stderr)
+    return int(bool(failed))
+
+
+def options() -> argparse.ArgumentParser:
+    """Options of `python -m puzlm.ablate`, as `puzlm ablate` has them."""
     parser = argparse.ArgumentParser(prog="puzlm.ablate", description="Run the rows of a plan.")
     parser.add_argument("plan", help="a TOML plan, e.g. plans/study.toml")
     parser.add_argument("-o", "--output", default="runs/ablate", help="folder of rows.jsonl")
     parser.add_argument("--data", default=".", help="folder the plan's image files lie in")
-    parser.add_argument("--only", nargs="*", default=[], help="names or groups of rows; * matches")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="names or groups of rows; * matches; may be repeated",
+    )
     parser.add_argument("--seconds", type=float, help="training time of a row")
     parser.add_argument(
         "--stop-after",
@@ -282,9 +307,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "number; so many may train at a time",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    a = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m puzlm.ablate`: the command without the packages that commands need."""
+    a = options().parse_args(arguments)
     try:
-        run_plan(
+        lines = run_plan(
             a.plan,
             a.output,
             data=a.data,
@@ -296,9 +326,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report=lambda text: print(text, flush=True),
         )
     except PuzlmError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"puzlm: {error}", file=sys.stderr)
         return 2
-    return 0
+    return tell_failed(lines)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,8 @@ def ablate(
     ] = Path("runs/ablate"),
     data: Annotated[Path, typer.Option(help="Folder the plan's image files lie in.")] = Path("."),
     only: Annotated[
-        list[str] | None, typer.Option("--only", help="Names or groups of rows; * matches.")
+        list[str] | None,
+        typer.Option("--only", help="Name or group of rows; * matches; may be repeated."),
     ] = None,
     seconds: Annotated[float | None, typer.Option(help="Training time of a row.")] = None,
     stop_after: Annotated[
@@ -159,10 +160,11 @@ def ablate(
             "may train at a time."
         ),
     ] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
 ) -> None:
     """Train and examine the rows of a plan, each for the same time; done rows are skipped."""
-    from puzlm.ablate import run_plan
+    from puzlm.ablate import run_plan, tell_failed
 
     rows = run_plan(
         plan,
@@ -170,8 +172,10 @@ def ablate(
         data=data,
         only=only or [],
         seconds=seconds,
-        stop_after=stop_after or float("inf"),
+        stop_after=float("inf") if stop_after is None else stop_after,
         share=share,
+        device=device,
         report=teller(as_json),
     )
     answer(rows, as_json)
+    raise typer.Exit(tell_failed(rows))

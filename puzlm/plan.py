@@ -8,14 +8,18 @@ of its values. ablate.py runs it.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from puzlm.errors import SettingsError, nearest
+from puzlm.errors import PuzlmError, SettingsError, nearest
+from puzlm.puzzle import parse_grid
 from puzlm.sections import section
 from puzlm.settings import Recipe, read_toml
+from puzlm.tokenizer import PieceTokenizer, TokenizerSettings
 
 STARTS = ("", "sides")
 
@@ -25,6 +29,7 @@ class Row:
     """One change to the base recipe."""
 
     name: str
+    """One of a kind, without slashes: a kept model lies in a folder of this name."""
     group: str = "rows"
     """What the row is compared within: one figure or table of the report."""
     x: Any = None
@@ -79,8 +84,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read a plan; every setting of every row is checked before anything runs."""
-        from puzlm.exam import DECODINGS
+        """Read a plan; settings, models and tokenizers of all rows are checked before any runs."""
         from puzlm.trial import Kind
 
         path, record = Path(path), read_toml(path, "plan")
@@ -89,35 +93,43 @@ class Plan:
             if key not in known:
                 raise SettingsError(f"{path}: unknown key '{key}'; {nearest(key, known)}")
         settings = section(PlanSettings, record.get("plan", {}), f"{path}: [plan]")
-        kinds = tuple(section(Kind, *one) for one in _tables(record, "kinds", path))
-        rows = [section(Row, *one) for one in _tables(record, "rows", path)]
-        for one in _tables(record, "sweeps", path):
+        kinds = [
+            section(Kind, *one) for one in _tables(record, "kinds", path, ("name", "train", "val"))
+        ]
+        rows = [section(Row, *one) for one in _tables(record, "rows", path, ("name",))]
+        for one in _tables(record, "sweeps", path, ("group", "key", "values")):
             rows += _sweep(*one)
         base = record.get("base", {})
         if not isinstance(base, dict):
             raise SettingsError(f"{path}: 'base' is a section: write [base.train] and so on")
-        made = cls(settings, kinds, tuple(rows), base)
+        made = cls(settings, tuple(kinds), tuple(rows), base)
         if not kinds or not rows:
             raise SettingsError(f"{path}: needs at least one [[kinds]] and one row")
-        names = [row.name for row in rows]
-        for row in rows:
-            where = f"{path}: row '{row.name}'"
-            if names.count(row.name) > 1:
-                raise SettingsError(f"{where}: there are two rows of this name")
-            if row.start not in STARTS:
-                raise SettingsError(f"{where}: start '{row.start}'; {nearest(row.start, STARTS)}")
-            for key in ("seconds", "puzzles"):
-                if (value := getattr(row, key)) < 0:
-                    raise SettingsError(f"{where}: {key} {value:g}: must not be below 0")
-            for way in (*row.decode, *settings.decode):
-                if way not in DECODINGS:
-                    raise SettingsError(f"{where}: decode '{way}'; {nearest(way, DECODINGS)}")
-            try:
-                recipe = made.recipe(row, 0)
-                tokenizer_settings(row, recipe)
-            except SettingsError as error:
-                raise SettingsError(f"{where}: {error}") from error
+        made._check(str(path))
         return made
+
+    def _check(self, where: str) -> None:
+        """Refuse what would go wrong later, when a row runs."""
+        _check_settings(self.plan, f"{where}: [plan]")
+        for kind in self.kinds:
+            _check_kind(kind, f"{where}: kind {kind.name!r}")
+        for what, members in (("kind", self.kinds), ("row", self.rows)):
+            names = [one.name for one in members]
+            for name in names:
+                if names.count(name) > 1:
+                    raise SettingsError(
+                        f"{where}: {what} {name!r}: there are two {what}s of this name"
+                    )
+        for row in self.rows:
+            here = f"{where}: row {row.name!r}"
+            _check_row(row, here)
+            try:
+                recipe = self.recipe(row, 0)
+                _check_recipe(recipe, tokenizer_settings(row, recipe))
+            except PuzlmError as error:
+                raise SettingsError(f"{here}: {error}") from error
+            if set(row.decode or self.plan.decode) == {"head"} and not recipe.train.heads:
+                raise SettingsError(f"{here}: decode 'head' needs train.heads above 0")
 
     def recipe(self, row: Row, seed: int) -> Recipe:
         """The base recipe with a row's changes."""
@@ -148,19 +160,96 @@ class Plan:
         return made
 
 
-def _tables(record: dict[str, Any], key: str, path: Path) -> list[tuple[Any, str]]:
-    """All [[key]] of a file, and what to call them."""
+# ---- checks ---------------------------------------------------------------------------------
+
+
+def _check_settings(settings: PlanSettings, where: str) -> None:
+    if not 0 < settings.seconds < math.inf:
+        raise SettingsError(f"{where}: seconds {settings.seconds:g}: must be a number above 0")
+    _check_least(settings, where, steps=0, puzzles=1, few=1, side_steps=1)
+    if not settings.seeds or not settings.decode:
+        missing = "decode" if settings.seeds else "seeds"
+        raise SettingsError(f"{where}: {missing} = []: needs at least one")
+    _check_seeds(settings.seeds, where)
+    _check_ways(settings.decode, where)
+
+
+def _check_kind(kind: Any, where: str) -> None:
+    if not kind.name or not kind.train or not kind.val:
+        raise SettingsError(f"{where}: name, train and val must not be empty")
+    _check_least(kind, where, limit=0, puzzles=1)
+    if not 0 <= kind.gap < 1:
+        raise SettingsError(
+            f"{where}: gap {kind.gap:g}: a fraction of the piece, from 0 to below 1"
+        )
+
+
+def _check_row(row: Row, where: str) -> None:
+    # Kept models lie in a folder of this name, and its lines are printed.
+    if not row.name or not row.name.isprintable() or set(row.name) & {"/", "\\"}:
+        raise SettingsError(f"{where}: a name is printable text without / and \\, and not empty")
+    _check_least(row, where, seconds=0, puzzles=0)
+    _check_seeds(row.seeds, where)
+    _check_ways(row.decode, where)
+    if row.start not in STARTS:
+        raise SettingsError(f"{where}: start '{row.start}'; {nearest(row.start, STARTS)}")
+
+
+def _check_recipe(recipe: Recipe, reading: TokenizerSettings) -> None:
+    """Settle the model's shape as training would, which only begins after minutes of reading."""
+    from puzlm.backbones import ModelSettings
+
+    shape = ("encoder_layers", "decoder_layers", "d_model", "heads", "feed_forward")
+    _check_least(recipe.model, "[model]", **dict.fromkeys((*shape, "decoder_feed_forward"), 0))
+    model = ModelSettings.of_size(recipe.model.backbone, recipe.model.size, PieceTokenizer(reading))
+    width, heads = recipe.model.d_model or model.d_model, recipe.model.heads or model.heads
+    if model.backbone in ("bart", "pegasus", "encoder", "decoder") and width % heads:
+        raise SettingsError(f"model.d_model {width}: must be a multiple of model.heads {heads}")
+    cells = math.prod(parse_grid(recipe.cut.grid))
+    if reading.max_cells < cells:
+        raise SettingsError(f"tokenizer.max_cells must be at least {cells} for {recipe.cut.grid}")
+
+
+def _check_least(made: Any, where: str, **least: int) -> None:
+    for name, value in least.items():
+        if not value <= (got := getattr(made, name)) < math.inf:
+            raise SettingsError(f"{where}: {name} {got:g}: must be a number from {value} on")
+
+
+def _check_seeds(seeds: Sequence[int], where: str) -> None:
+    if len(set(seeds)) < len(seeds) or any(seed < 0 for seed in seeds):
+        raise SettingsError(f"{where}: seeds {list(seeds)}: must be from 0 on, each once")
+
+
+def _check_ways(ways: Sequence[str], where: str) -> None:
+    from puzlm.exam import DECODINGS
+
+    for way in ways:
+        if way not in DECODINGS:
+            raise SettingsError(f"{where}: decode '{way}'; {nearest(way, DECODINGS)}")
+
+
+# ---- tables of the file -----------------------------------------------------------------------
+
+
+def _tables(
+    record: dict[str, Any], key: str, path: Path, needed: Sequence[str]
+) -> list[tuple[Any, str]]:
+    """All [[key]] of a file, and what to call them; each must have the needed keys."""
     found = record.get(key, [])
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise SettingsError(f"{path}: '{key}' are tables: write [[{key}]]")
-    return [(one, f"{path}: [[{key}]]") for one in found]
+    tables = [(one, f"{path}: [[{key}]] number {n}") for n, one in enumerate(found, 1)]
+    for one, where in tables:
+        for name in needed:
+            if name not in one:
+                raise SettingsError(f"{where}: {name} is missing")
+    return tables
 
 
 def _sweep(record: dict[str, Any], where: str) -> list[Row]:
     """A row for each of `values` of the setting `key`, named GROUP-VALUE."""
     rest = {k: v for k, v in record.items() if k not in ("key", "values", "deciding")}
-    if not {"key", "values", "group"} <= set(record):
-        raise SettingsError(f"{where}: needs group, key and values")
     for name in ("values", "deciding", "set"):
         if not isinstance(record.get(name, []), list):
             raise SettingsError(f"{where}: {name} = {record[name]!r} must be a list")
@@ -168,7 +257,7 @@ def _sweep(record: dict[str, Any], where: str) -> list[Row]:
     for value in record["values"]:
         text = value if isinstance(value, str) else json.dumps(value)
         own = {
-            "name": f"{record['group']}-{text}",
+            "name": f"{record['group']}-{text.replace('/', '-')}",  # a value may be a path
             "x": value,
             "set": [*record.get("set", []), f"{record['key']}={text}"],
         }

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from puzlm.ablate import chosen, main, read_rows, run_plan
+from puzlm.ablate import chosen, main, options, read_rows, run_plan
+from puzlm.cli import app
 from puzlm.errors import ImageError, SettingsError
 from puzlm.images import write_image
 from puzlm.plan import Plan, tokenizer_settings
@@ -58,6 +59,10 @@ val = ["photos"]
 gap = 0.5
 puzzles = 4
 """
+COMMANDS = {
+    "python -m puzlm.ablate": main,
+    "puzlm ablate": lambda arguments: app(["ablate", *arguments], standalone_mode=False),
+}
 ROW = '\n[[rows]]\nname = "{}"\n{}\n'
 
 
@@ -125,22 +130,77 @@ def test_the_study_has_every_row_of_the_paper():
         ("seed = [1]", "did you mean 'seeds'"),
         ('puzzles = "many"', "puzzles = 'many' must be of type int"),
         ("puzzles = 0.5", "puzzles = 0.5 must be of type int"),
-        ("seconds = -1", "seconds -1: must not be below 0"),
+        ("seconds = -1", "seconds -1: must be a number from 0 on"),
+        ("seconds = nan", "seconds nan: must be a number from 0 on"),
+        ("seeds = [0, 0]", "seeds .0, 0.: must be from 0 on, each once"),
+        ("seeds = [-1]", "seeds .-1.: must be from 0 on, each once"),
         ("seeds = 1", "seeds = 1 must be a list of type int"),
         ('seeds = ["a"]', "must be a list of type int"),
         ('learned = "x"', "learned = 'x' must be of type dict"),
         ('start = "side"', "did you mean 'sides'"),
+        ('decode = ["head"]\nset = ["train.heads=0"]', "decode 'head' needs train.heads above 0"),
         ('decode = ["veiws-2"]', "did you mean 'views-2'"),
         ('learned = { kind = "vqvea" }', "did you mean 'vqvae'"),
         ('learned = { kind = "vqvae", tokns = 64 }', "did you mean 'tokens'"),
         ('learned = { kind = "vqvae", tokens = 10 }', "has 64"),
+        ('set = ["model.backbone=brat"]', "row 'odd': backbone 'brat' .* did you mean 'bart'"),
+        ('set = ["model.size=smal"]', "row 'odd': model size 'smal' .* did you mean 'small'"),
+        ('set = ["model.d_model=33"]', "d_model 33: must be a multiple of model.heads 2"),
+        ('set = ["model.encoder_layers=-1"]', "encoder_layers -1: must be a number from 0 on"),
+        ('set = ["cut.grid=3"]', "row 'odd': tokenizer.max_cells must be at least 9 for 3"),
+        ('set = ["cut.grid=0"]', "row 'odd': grid 0x0"),
         ('[[rows]]\nname = "odd"', "two rows of this name"),
+        ('[[rows]]\nname = "../a"', "row '../a': a name is printable text without /"),
+        ('[[rows]]\nname = "a\\nb"', r"row 'a\\nb': a name is printable text"),
+        ('[[rows]]\nname = ""', "row '': a name is printable text .* not empty"),
+        ('[[rows]]\ngroup = "a"', "rows.. number 2: name is missing"),
+        ('[[sweeps]]\ngroup = "a"\nvalues = [1]', "sweeps.. number 1: key is missing"),
         ("[bass]", "unknown key 'bass'"),
     ],
 )
 def test_mistakes_in_a_plan_are_named_before_anything_runs(text, message, tmp_path):
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises(SettingsError, match=message) as caught:
         Plan.load(plan_file(tmp_path, ("odd", text)))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("steps = 3", "seconds = -1", "plan.: seconds -1: must be a number above 0"),
+        ("steps = 3", "seconds = inf", "seconds inf: must be a number above 0"),
+        ("steps = 3", "steps = -3", "steps -3: must be a number from 0 on"),
+        ("steps = 3", "seeds = []", "seeds = ..: needs at least one"),
+        ("steps = 3", "seeds = [1, 1]", "seeds .1, 1.: must be from 0 on, each once"),
+        ("puzzles = 64", "puzzles = 0", "plan.: puzzles 0: must be a number from 1 on"),
+        ("few = 2", "few = 0", "few 0: must be a number from 1 on"),
+        ("side_steps = 2", "side_steps = 0", "side_steps 0: must be a number from 1 on"),
+        ('decode = ["valid", "head"]', "decode = []", "decode = ..: needs at least one"),
+        ('decode = ["valid", "head"]', 'decode = ["vlaid"]', "plan.: .* did you mean 'valid'"),
+        ('name = "worn"', 'name = "plain"', "kind 'plain': there are two kinds of this name"),
+        ('name = "worn"\n', "", "kinds.. number 2: name is missing"),
+        ('train = ["photos"]', "train = []", "kind 'plain': name, train and val must not be"),
+        ("gap = 0.5", "gap = -0.5", "kind 'worn': gap -0.5: a fraction of the piece"),
+        ("gap = 0.5", "gap = 1.5", "kind 'worn': gap 1.5: a fraction of the piece"),
+        ("puzzles = 4", "puzzles = 0", "kind 'worn': puzzles 0: must be a number from 1 on"),
+        ("puzzles = 4", "limit = -1", "kind 'worn': limit -1: must be a number from 0 on"),
+    ],
+)
+def test_mistakes_in_what_rows_share_are_named_too(old, new, message, tmp_path):
+    path = plan_file(tmp_path, ("a", ""))
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(SettingsError, match=message):
+        Plan.load(path)
+
+
+def test_a_sweep_over_folders_makes_names_without_slashes(tmp_path):
+    path = plan_file(tmp_path)
+    sweep = '[[sweeps]]\ngroup = "from"\nkey = "train.start"\nvalues = ["models/a", "models/b"]\n'
+    path.write_text(path.read_text() + sweep)
+    plan = Plan.load(path)
+    assert [row.name for row in plan.rows] == ["from-models-a", "from-models-b"]
+    assert plan.recipe(plan.rows[1], 0).train.start == "models/b"
 
 
 @pytest.mark.parametrize(
@@ -172,6 +232,47 @@ def test_only_takes_names_groups_and_patterns(tmp_path):
 def test_command_prints_one_line_for_a_mistake(tmp_path, capsys):
     assert main([str(tmp_path / "none.toml")]) == 2
     assert "no such plan" in capsys.readouterr().err
+    path = plan_file(tmp_path, ("a", ""), ("odd", 'set = ["model.backbone=brat"]'))
+    assert main([str(path), "-o", str(tmp_path / "o")]) == 2
+    told = capsys.readouterr().err
+    assert "row 'odd': backbone 'brat'" in told and told.count("\n") == 1
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_both_commands_take_rows_and_device(command, data, tmp_path):
+    path = plan_file(tmp_path, ("a", ""), ("b", ""), ("c", ""))
+    arguments = [str(path), "-o", str(tmp_path / "o"), "--data", str(data), "--device", "cpu"]
+    assert COMMANDS[command]([*arguments, "--only", "c", "--only", "a"]) == 0
+    assert [x["name"] for x in read_rows(tmp_path / "o" / "rows.jsonl")] == ["c", "a"]
+    assert COMMANDS[command]([*arguments, "--stop-after", "0"]) == 0  # no row would end in time
+    assert len(read_rows(tmp_path / "o" / "rows.jsonl")) == 2
+
+
+def test_both_commands_have_options_of_the_same_names():
+    from typer.main import get_command
+
+    ours = {name for one in get_command(app).commands["ablate"].params for name in one.opts}
+    theirs = {name for one in options()._actions for name in one.option_strings or [one.dest]}
+    assert ours - {"--json"} == theirs - {"-h", "--help"}
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("gpu", "--device gpu: must be auto, cpu or cuda"),
+        pytest.param(
+            "cuda",
+            "--device cuda: there is no GPU here",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is one"),
+        ),
+    ],
+)
+def test_a_device_that_is_not_there_is_named(device, message, data, tmp_path):
+    path = plan_file(tmp_path, ("a", ""))
+    with pytest.raises(SettingsError, match=message):
+        run_plan(path, tmp_path / "o", data=data, device=device, report=lambda text: None)
+    assert not (tmp_path / "o").exists()
 
 
 # ---- rows -----------------------------------------------------------------------------------
@@ -226,6 +327,22 @@ def test_rows_run_fail_and_are_skipped(data, tmp_path):
     ]
     assert len(read_rows(tmp_path / "out" / "rows.jsonl")) == 6
     assert len((tmp_path / "out" / "rows.jsonl").read_text().splitlines()) == 7
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_failed_rows_are_counted_at_the_end(command, data, tmp_path, capsys):
+    """After all others, with exit code 1; also when they failed in an earlier part."""
+    path = plan_file(
+        tmp_path, ("a", ""), ("broken", 'set = ["tokenizer.vocab_size=30000"]'), ("b", "")
+    )
+    arguments = [str(path), "-o", str(tmp_path / "o"), "--data", str(data)]
+    told = "puzlm: 1 of 3 runs failed: broken (seed 0)\n"
+    for _ in range(2):
+        assert COMMANDS[command](arguments) == 1
+        assert capsys.readouterr().err == told
+    assert [x["status"] for x in read_rows(tmp_path / "o" / "rows.jsonl")].count("done") == 2
+    assert COMMANDS[command]([*arguments, "--only", "a"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_changed_settings_are_run_again_and_time_is_kept(data, tmp_path):
