@@ -37,22 +37,41 @@ def slow_mgc(left, right):
     return forth + one_way(right[:, 0], right[:, 1], left[:, -1])
 
 
+def slow_prediction(left, right):
+    left, right = left.astype(float), right.astype(float)
+    forth = np.abs(2 * left[:, -1] - left[:, -2] - right[:, 0]) ** 0.3
+    back = np.abs(2 * right[:, 0] - right[:, 1] - left[:, -1]) ** 0.3
+    return (forth.sum() + back.sum()) ** ((1 / 16) / 0.3)
+
+
+def slow_ssd(left, right):
+    return ((left[:, -1].astype(float) - right[:, 0]) ** 2).sum()
+
+
+@pytest.mark.parametrize(
+    ("measure", "slow"),
+    [
+        (classic.mgc, slow_mgc),
+        (classic.prediction, slow_prediction),
+        (classic.ssd, slow_ssd),
+    ],
+)
 @pytest.mark.parametrize("shape", [(12, 12), (9, 14)])
-def test_mgc_equals_the_formula(shape, monkeypatch):
+def test_measure_equals_the_formula(measure, slow, shape, monkeypatch):
     monkeypatch.setattr(classic, "CHUNK", 50)  # several chunks even for seven pieces
     image = load_sample_image("china.jpg")
     pieces = np.stack(
         [image[30 * k : 30 * k + shape[0], 40 * k : 40 * k + shape[1]] for k in range(7)]
     )
-    right, below = classic.mgc(pieces)
+    right, below = measure(pieces)
     turned = pieces.transpose(0, 2, 1, 3)
     for i in range(7):
         for j in range(7):
             if i == j:
                 assert right[i, j] == below[i, j] == np.inf
             else:
-                assert right[i, j] == pytest.approx(slow_mgc(pieces[i], pieces[j]), rel=1e-4)
-                assert below[i, j] == pytest.approx(slow_mgc(turned[i], turned[j]), rel=1e-4)
+                assert right[i, j] == pytest.approx(slow(pieces[i], pieces[j]), rel=1e-4)
+                assert below[i, j] == pytest.approx(slow(turned[i], turned[j]), rel=1e-4)
 
 
 def test_scores_are_log_ratios_to_the_second_best():
@@ -112,8 +131,7 @@ def test_mended_pieces_are_known_to_have_bled():
 def test_plain_mgc_finds_the_shuffled_picture_again():
     # The reason for `seams`: chroma that ran over the cuts joins pieces that only lay together.
     _, bled, truth = compressed_after_shuffling("china.jpg")
-    right, below = (classic.scores(cost) for cost in classic.mgc(bled))
-    assert (beam_search(right, below, (3, 3))[0][0] != truth).any()
+    assert (classic.solve(bled, (3, 3), "mgc").positions != truth).any()
 
 
 def test_evidence_without_bleeding_is_mgc():
@@ -136,7 +154,15 @@ def test_half_bled_costs_lie_between(share, monkeypatch):
     assert np.isinf(np.diag(ends[2])).all()
 
 
+@pytest.mark.parametrize("measure", ["prediction", "ssd"])
+def test_other_measures_solve_a_small_puzzle(measure):
+    pieces, truth = cut("china.jpg", (3, 4), 100)
+    np.testing.assert_array_equal(classic.solve(pieces, (3, 4), measure).positions, truth)
+
+
 def test_pieces_need_not_be_square():
+    pieces, truth = cut("china.jpg", (4, 4), 96)
+    np.testing.assert_array_equal(classic.solve(pieces[:, :, :50], (4, 4)).positions >= 0, True)
     image = load_sample_image("china.jpg")[:400, :600]
     oblong = image.reshape(5, 80, 5, 120, 3).swapaxes(1, 2).reshape(25, 80, 120, 3)
     np.testing.assert_array_equal(
