@@ -278,9 +278,9 @@ def _prediction(pixels: NDArray[np.int16]) -> Costs:
 def _prediction_of(pixels: NDArray[np.int16], i: Ints, j: Ints) -> Costs:
     """Measure how badly the linear continuation of i predicts j on its right, and back: (pairs,).
 
-    Differences are whole numbers up to 765, so |d| ** p is read from a table.
+    Differences are whole numbers up to 510, so |d| ** p is read from a table.
     """
-    table = np.arange(766, dtype=np.float32) ** np.float32(P)
+    table = np.arange(511, dtype=np.float32) ** np.float32(P)
     n = len(pixels)
     first, second, before_last, last = (pixels[:, :, k].reshape(n, -1) for k in (0, 1, -2, -1))
     onward, backward = 2 * last - before_last, 2 * first - second
