@@ -178,7 +178,7 @@ def bars(
 ) -> None:
     """Draw rows as horizontal bars, the first one as the line to compare with.
 
-    `rows` maps labels to lines; a grey mark is the same row with less time, from `shorter`. With
+    `rows` maps labels to lines; a black tick is the same row with less time, from `shorter`. With
     `ways` (label -> way of decoding) one row is shown instead, decoded in each of these ways.
     """
     plt = pyplot()
@@ -197,7 +197,7 @@ def bars(
             if (
                 less := scores((shorter or {}).get(label, []), kind, asked, "absolute")
             ) is not None:
-                axes.plot(less["value"], y, "|", color=GREY, ms=13, mew=2.5, zorder=4)
+                axes.plot(less["value"], y, "|", ms=13, zorder=1.5, **_tick())
             for measure, full in (("absolute", False), ("perfect", True)):
                 score = scores(lines, kind, asked, measure)
                 if score is None:
@@ -228,15 +228,14 @@ def bars(
     axes.axvline(100 / 9, color=GREY, lw=0.8, linestyle=":")
     axes.set_yticks(range(len(shown)), list(shown))
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    time = f"bars: {_time(shown.values())}; dotted: chance"
-    axes.set(xlabel=f"accuracy on validation puzzles (%); {time}", title=title)
+    time = f"trained for {_time(shown.values())}; dotted: chance"
+    axes.set(xlabel=f"accuracy on validation puzzles (%), {time}", title=title)
     axes.set_xlim(0, min(100.5, axes.get_xlim()[1]))  # the whole edge of a bar that ends at 100
     if any(len(lines) > 1 for lines in shown.values()):
         axes.plot([], [], **DOT, label="a seed, absolute")
     if shorter and any(shorter.values()):
-        axes.plot(
-            [], [], "|", color=GREY, ms=9, mew=2.5, label=f"{_time(shorter.values())}, absolute"
-        )
+        text = f"trained for {_time(shorter.values())}, absolute"
+        axes.plot([], [], "|", ms=9, label=text, **_tick())
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=5)
@@ -253,7 +252,7 @@ def sizes(
 
     Filled marks are read from the decoder, hollow ones from the head on the encoder; lines join
     the means. Runs are shown one by one, because the mean of one that learned and one that did not
-    is the accuracy of neither. Rows that had less time, `shorter`, are grey ticks.
+    is the accuracy of neither. Rows that had less time, `shorter`, are black ticks.
     """
     plt = pyplot()
     figure, panels = plt.subplots(
@@ -273,7 +272,7 @@ def sizes(
         "\n".join([name, *(f"{(a or b)[0]['parameters'] / 1e6:.1f} M" for a, b in pairs)])
         for name, pairs in known.items()
     ]
-    tick = {"color": GREY, "marker": "_", "ms": 9, "mew": 2, "lw": 0}
+    tick = {"color": "black", "marker": "_", "ms": 9, "mew": 2, "lw": 0}
     for axes, kind in zip(panels[0], kinds, strict=True):
         look = style(kind)
         for place, pairs in enumerate(known.values()):
@@ -413,6 +412,14 @@ def _place(x: Any) -> float:
 
 def _text(x: Any) -> str:
     return str(x) if x else "none"
+
+
+def _tick() -> dict[str, Any]:
+    """Look of a row with less time: black with a white edge, which shows on any bar."""
+    from matplotlib.patheffects import withStroke
+
+    edge = withStroke(linewidth=4.5, foreground="white")
+    return {"color": "black", "mew": 2.5, "path_effects": [edge]}
 
 
 def _time(rows: Iterable[Sequence[Line]]) -> str:

@@ -92,3 +92,11 @@ def test_both_ways_of_guessing_are_drawn(figures):
     figures[0].canvas.draw()
     (legend,) = figures[0].legends
     assert legend.get_window_extent().width < 0.9 * figures[0].bbox.width
+
+
+def test_the_tick_of_less_time_shows_on_a_bar(figures):
+    rows = {"base": [line("long-base")]}
+    drawn.bars(rows, ["photos-3x3"], "b.png", "bars", shorter={"base": [line("base", seconds=15)]})
+    tick = lines_of(figures[0])["trained for 15 s, absolute"]
+    assert tick.get_color() == "black" and tick.get_path_effects()
+    assert "trained for 110 s" in figures[0].axes[0].get_xlabel()
