@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from puzlm.metrics import Interval, bootstrap
-from puzlm.plots import GREY, pyplot, save_figure, style
+from puzlm.plots import GREY, STYLES, pyplot, save_figure, style
 from puzlm.puzzle import parse_grid
 
 Line = dict[str, Any]
@@ -25,6 +25,7 @@ Score = dict[str, float]  # value, low, high in percent
 
 MINUTE = 60  # seconds; rows of more are compared among themselves, and so are their seeds
 LEARNED = 15.0  # points of absolute accuracy on 3x3 that no run at chance (11.1) reaches
+MARK_EVERY = 7  # logged points of a curve from one mark to the next
 DOT = {"marker": "o", "ms": 3.5, "mec": "black", "mfc": "white", "lw": 0, "zorder": 5}
 
 
@@ -194,7 +195,7 @@ def bars(
 ) -> None:
     """Draw rows as horizontal bars, the first one as the line to compare with.
 
-    `rows` maps labels to lines; a grey mark is the same row with less time, from `shorter`. With
+    `rows` maps labels to lines; a black tick is the same row with less time, from `shorter`. With
     `ways` (label -> way of decoding) one row is shown instead, decoded in each of these ways.
     """
     plt = pyplot()
@@ -213,7 +214,7 @@ def bars(
             if (
                 less := scores((shorter or {}).get(label, []), kind, asked, "absolute")
             ) is not None:
-                axes.plot(less["value"], y, "|", color=GREY, ms=13, mew=2.5, zorder=4)
+                axes.plot(less["value"], y, "|", ms=13, zorder=1.5, **_tick())
             for measure, full in (("absolute", False), ("perfect", True)):
                 score = scores(lines, kind, asked, measure)
                 if score is None:
@@ -244,15 +245,14 @@ def bars(
     axes.axvline(100 / 9, color=GREY, lw=0.8, linestyle=":")
     axes.set_yticks(range(len(shown)), list(shown))
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    time = f"bars: {_time(shown.values())}; dotted: chance"
-    axes.set(xlabel=f"accuracy on validation puzzles (%); {time}", title=title)
+    time = f"trained for {_time(shown.values())}; dotted: chance"
+    axes.set(xlabel=f"accuracy on validation puzzles (%), {time}", title=title)
     axes.set_xlim(0, min(100.5, axes.get_xlim()[1]))  # the whole edge of a bar that ends at 100
     if any(len(lines) > 1 for lines in shown.values()):
         axes.plot([], [], **DOT, label="a seed, absolute")
     if shorter and any(shorter.values()):
-        axes.plot(
-            [], [], "|", color=GREY, ms=9, mew=2.5, label=f"{_time(shorter.values())}, absolute"
-        )
+        text = f"trained for {_time(shorter.values())}, absolute"
+        axes.plot([], [], "|", ms=9, label=text, **_tick())
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=5)
@@ -269,7 +269,7 @@ def sizes(
 
     Filled marks are read from the decoder, hollow ones from the head on the encoder; lines join
     the means. Runs are shown one by one, because the mean of one that learned and one that did not
-    is the accuracy of neither. Rows that had less time, `shorter`, are grey ticks.
+    is the accuracy of neither. Rows that had less time, `shorter`, are black ticks.
     """
     plt = pyplot()
     figure, panels = plt.subplots(
@@ -289,7 +289,7 @@ def sizes(
         "\n".join([name, *(f"{(a or b)[0]['parameters'] / 1e6:.1f} M" for a, b in pairs)])
         for name, pairs in known.items()
     ]
-    tick = {"color": GREY, "marker": "_", "ms": 9, "mew": 2, "lw": 0}
+    tick = {"color": "black", "marker": "_", "ms": 9, "mew": 2, "lw": 0}
     for axes, kind in zip(panels[0], kinds, strict=True):
         look = style(kind)
         for place, pairs in enumerate(known.values()):
@@ -329,33 +329,63 @@ def curves(rows: Mapping[str, Line], path: str | Path) -> None:
     """Draw how the decoder and the heads learn, one line a row, over the puzzles seen.
 
     Rows may be named "thing, seed 1": seeds of one thing share its colour, later ones are hollow.
+    Things have the look of plots.STYLES, by their name or by that of their row in the plan.
     """
     plt = pyplot()
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.2), layout="constrained")
-    for name, line in rows.items():
-        look = style(name.split(", seed")[0], list(rows)[1:]) | {"ms": 5 if line["seed"] else 4}
-        if name == "base":
-            look |= {"color": "black", "linestyle": "-", "marker": "o"}
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.9), layout="constrained")
+    things = {name: name.split(", seed")[0] for name in rows}
+    things |= {
+        name: rows[name]["name"].removeprefix("long-")
+        for name, thing in things.items()
+        if thing not in STYLES
+    }
+    for number, (name, line) in enumerate(rows.items()):
+        look = style(things[name], list(things.values())) | {"ms": 5}
         if line["seed"]:
             look |= {"markerfacecolor": "white"}
+        # Few marks, not above one another, so that the dashes between them show.
+        look |= {"markevery": (3 * number % min(MARK_EVERY, len(line["curve"])), MARK_EVERY)}
         batch = line["puzzles_seen"] / line["steps"] / 1e3
         seen = [batch * point[0] for point in line["curve"]]
         left.plot(seen, [100 * point[2] for point in line["curve"]], label=name, **look)
         if any(point[3] for point in line["curve"]):
             right.plot(seen, [point[3] for point in line["curve"]], **look)
     grid = parse_grid(next(iter(rows.values()))["settings"]["recipe"]["cut"]["grid"])
-    left.axhline(100 / math.prod(grid), color=GREY, lw=0.8, linestyle=":", label="guessing")
-    right.axhline(guessing(*grid), color=GREY, lw=0.8, linestyle=":")
+    cells = math.prod(grid)
+    for share, text, dash in (
+        (1 / cells, "guessing any cell", ":"),
+        (guessing_free(cells), "guessing among free cells", (0, (5, 4))),
+    ):
+        percent = f"{text} ({100 * share:.0f} %)"
+        left.axhline(100 * share, color=GREY, lw=1, linestyle=dash, label=percent)
+    right.axhline(guessing(*grid), color=GREY, lw=1, linestyle=":")
+    right.annotate(
+        "heads that guess",
+        (1, guessing(*grid)),
+        (0, -3),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+        color=GREY,
+    )
     left.set(ylabel="next cell right, earlier ones given (%)", ylim=(0, 100))
     right.set(ylabel="loss of the training-only heads (nats)", ylim=(0, None))
     for axes in (left, right):
         axes.set(xlabel="training puzzles seen (thousands)", xlim=(0, None))
     figure.legend(
-        *left.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=len(rows) + 1 if len(rows) < 6 else 4,
+        *left.get_legend_handles_labels(), loc="outside lower center", ncols=3, handlelength=4
     )
     save_figure(figure, path)
+
+
+def guessing_free(cells: int) -> float:
+    """Share of pieces right by guessing one of the cells that earlier pieces have left free.
+
+    >>> round(guessing_free(9), 3)
+    0.314
+    """
+    return sum(1 / free for free in range(1, cells + 1)) / cells
 
 
 def guessing(rows: int, columns: int) -> float:
@@ -399,6 +429,14 @@ def _place(x: Any) -> float:
 
 def _text(x: Any) -> str:
     return str(x) if x else "none"
+
+
+def _tick() -> dict[str, Any]:
+    """Look of a row with less time: black with a white edge, which shows on any bar."""
+    from matplotlib.patheffects import withStroke
+
+    edge = withStroke(linewidth=4.5, foreground="white")
+    return {"color": "black", "mew": 2.5, "path_effects": [edge]}
 
 
 def _time(rows: Iterable[Sequence[Line]]) -> str:

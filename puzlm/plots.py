@@ -37,9 +37,15 @@ STYLES: dict[str, Style] = {  # thing: colour, dash, marker
     "t5": {"color": ORANGE, "linestyle": "--", "marker": "s"},
     "pegasus": {"color": "#006B4F", "linestyle": "-.", "marker": "^"},
     "lstm": {"color": PINK, "linestyle": ":", "marker": "D"},
-    "gru": {"color": SKY, "linestyle": (0, (6, 2)), "marker": "v"},
-    "encoder": {"color": BLACK, "linestyle": (0, (3, 1, 1, 1)), "marker": "P"},
+    "gru": {"color": "#5D3A9B", "linestyle": (0, (6, 2)), "marker": "v"},
+    "encoder": {"color": "#882255", "linestyle": (0, (3, 1, 1, 1)), "marker": "P"},
     "decoder": {"color": "#8C6D1F", "linestyle": (0, (8, 1)), "marker": "X"},
+    # Rows of plans/study.toml.
+    "base": {"color": "#44546A", "linestyle": "-", "marker": "h"},
+    "no-heads-slow": {"color": "#AA4499", "linestyle": ":", "marker": "<"},
+    "random-start": {"color": "#66A61E", "linestyle": "--", "marker": "d"},
+    "strips": {"color": "#44AA99", "linestyle": "-.", "marker": ">"},
+    "two-symbols": {"color": "#A0522D", "linestyle": (0, (7, 2, 1, 2, 1, 2)), "marker": "*"},
 }
 OTHERS: list[Style] = [  # for things without a style of their own, by first appearance
     {"color": ORANGE, "linestyle": (0, (5, 1, 1, 1, 1, 1)), "marker": "v"},
