@@ -95,6 +95,8 @@ def read_tokens(path: str | Path) -> TokenSet:
         raise TokensError(f"{path}: is empty; nothing to analyse")
     if tokens.min() == tokens.max():
         raise TokensError(f"{path}: holds no symbol but {tokens.flat[0]}; nothing to analyse")
+    if tokens.min() < 0:
+        raise TokensError(f"{path}: symbol {tokens.min()}; symbols are 0 to k - 1 = {k - 1}")
     if tokens.shape[1] != grid[0] * grid[1] or tokens.max() >= k:
         raise TokensError(
             f"{path}: its {tokens.shape[1]} cells and largest symbol {tokens.max()} do not fit "
