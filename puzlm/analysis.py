@@ -210,11 +210,39 @@ def touching(tokens: NDArray[Any], grid: tuple[int, int], settings: TokenizerSet
     from puzlm.tokenizer import side_symbols
 
     sides = side_symbols(tokens, PieceTokenizer(settings))[..., 0]
-    cell = np.arange(grid[0] * grid[1]).reshape(grid)
-    pairs = [(cell[:, :-1], 1, cell[:, 1:], 3), (cell[:-1], 2, cell[1:], 0)]
-    first = [sides[:, a.reshape(-1), out] for a, out, _, _ in pairs]
-    second = [sides[:, b.reshape(-1), into] for _, _, b, into in pairs]
-    return np.concatenate(first, 1), np.concatenate(second, 1)
+    (first, out), (second, into), _ = inner_borders(grid)
+    return sides[:, first, out], sides[:, second, into]
+
+
+def inner_borders(grid: tuple[int, int]) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints], Ints]:
+    """Inner borders of a grid: cells and sides on both sides of each, and its two corners.
+
+    Right sides come before bottoms. Corners are numbered along the lines of the grid.
+    """
+    rows, columns = grid
+    cell = np.arange(rows * columns).reshape(grid)
+    corner = np.arange((rows + 1) * (columns + 1)).reshape(rows + 1, columns + 1)
+    first = np.concatenate([cell[:, :-1].reshape(-1), cell[:-1].reshape(-1)])
+    second = np.concatenate([cell[:, 1:].reshape(-1), cell[1:].reshape(-1)])
+    across = np.arange(len(first)) < rows * (columns - 1)
+    starts = np.concatenate([corner[:-1, 1:-1].reshape(-1), corner[1:-1, :-1].reshape(-1)])
+    ends = np.concatenate([corner[1:, 1:-1].reshape(-1), corner[1:-1, 1:].reshape(-1)])
+    out, into = np.where(across, 1, 2), np.where(across, 3, 0)
+    return (first, out), (second, into), np.stack([starts, ends], 1)
+
+
+def apart(grid: tuple[int, int], most: int = 128, seed: int = 0) -> Ints:
+    """Pairs of inner borders (pairs, 2) without a common corner: the first side of one, the second
+    side of the other, of two pieces. `most` of them are drawn where there are more.
+
+    Sides that meet in a corner show the same spot of the picture.
+    """
+    (first, _), (second, _), corners = inner_borders(grid)
+    meet = (corners[:, None, :, None] == corners[None, :, None, :]).any((2, 3))
+    pairs = np.argwhere(~meet & (first[:, None] != second[None]))
+    if len(pairs) > most:
+        pairs = pairs[np.random.default_rng(seed).permutation(len(pairs))[:most]]
+    return pairs
 
 
 def plug_in_information(first: NDArray[Any], second: NDArray[Any], classes: int) -> float:
@@ -254,9 +282,10 @@ def border_information(
 ) -> Result:
     """How much touching borders know of each other, given a class for each symbol (k,).
 
-    `touching` pairs facing positions, `same_picture` a side with another side of its picture
-    (what the picture's colours alone tell), `offset` positions further along the facing side,
-    `own_border` positions of one piece that many steps apart on its walk.
+    `touching` pairs facing positions, `same_picture` a side with a side of another piece that has
+    no corner in common with it (what the picture's colours alone tell; left out of grids too small
+    for that), `offset` positions further along the facing side, `own_border` positions of one piece
+    that many steps apart on its walk.
     """
     classes = int(labels.max()) + 1
     a, b = (labels[side] for side in touching(tokens, grid, settings))
@@ -267,7 +296,9 @@ def border_information(
         "entropy": plug_in_information(a, a, classes),
         "touching": mutual_information(a, b, classes),
     }
-    result["same_picture"] = mutual_information(a, np.roll(b, a.shape[1] // 2, 1), classes)
+    here, there = apart(grid).T
+    if len(here):
+        result["same_picture"] = mutual_information(a[:, here], b[:, there], classes)
     result["offset"] = [result["touching"]] + [
         mutual_information(
             np.concatenate([a[..., : B - d], a[..., d:]], 1),

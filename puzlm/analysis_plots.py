@@ -110,16 +110,18 @@ def _information_by_gap(axes: Any, sets: Sequence[Result]) -> None:
     measured = [s for s in sets if "touching" in s["borders"]]
     names = [s["name"] for s in measured]
     for name in dict.fromkeys(names):
-        rows = sorted((s for s in measured if s["name"] == name), key=lambda s: s["gap"])
-        gaps = [100 * s["gap"] if s["gap"] < 1 else s["gap"] for s in rows]
+        group = sorted((s for s in measured if s["name"] == name), key=lambda s: s["gap"])
         for key, text in (("touching", "touching"), ("same_picture", "another side, same picture")):
+            rows = [s for s in group if key in s["borders"]]
+            gaps = [100 * s["gap"] if s["gap"] < 1 else s["gap"] for s in rows]
             m, look = [s["borders"][key] for s in rows], style(name, names)
             errors = [[x["value"] - x["low"] for x in m], [x["high"] - x["value"] for x in m]]
             if key != "touching":
                 look |= {"alpha": 0.55, "markerfacecolor": "white", "lw": 1}
-            axes.errorbar(
-                gaps, [x["value"] for x in m], errors, ms=5, label=f"{name}, {text}", **look
-            )
+            if rows:
+                axes.errorbar(
+                    gaps, [x["value"] for x in m], errors, ms=5, label=f"{name}, {text}", **look
+                )
     pixels = any(s["gap"] >= 1 for s in measured)
     axes.set(ylabel="mutual information (bits)", title="Facing symbols, by gap")
     axes.set(xlabel=f"gap between pieces ({'pixels' if pixels else '% of a piece'})")

@@ -133,6 +133,34 @@ def test_touching_positions_face_each_other():
     assert set((second - first)[0, 4:].ravel()) == {12}  # bottoms and tops
 
 
+@pytest.mark.parametrize("grid", [(3, 3), (2, 3), (5, 5), (1, 4)])
+def test_the_floor_pairs_sides_that_share_no_corner(grid):
+    (first, _), (second, _), corners = analysis.inner_borders(grid)
+    assert len(first) == grid[0] * (grid[1] - 1) + grid[1] * (grid[0] - 1) == len(corners)
+    pairs = analysis.apart(grid)
+    assert 0 < len(pairs) <= 128
+    for i, j in pairs:
+        assert not set(corners[i]) & set(corners[j]) and first[i] != second[j]
+    assert not len(analysis.apart((2, 2)))  # all four borders meet in the middle
+
+
+def test_what_only_corners_share_is_not_in_the_floor():
+    """Every corner of the grid has a symbol of its own, which all squares around it show."""
+    settings = TokenizerSettings(granularity=2, vocab_size=16, pca_dim=None, piece_size=16)
+    corner = RNG.integers(0, 16, (800, 4, 4))
+    pieces = [
+        corner[:, r : r + 2, c : c + 2].reshape(800, 4)[:, [0, 1, 3, 2]]  # clockwise
+        for r in range(3)
+        for c in range(3)
+    ]
+    tokens = np.stack(pieces, 1)[..., None]
+    found = analysis.border_information(tokens, (3, 3), settings, np.arange(16))
+    assert found["touching"]["value"] == pytest.approx(4, abs=0.02)
+    assert found["same_picture"]["value"] == pytest.approx(0, abs=0.02)
+    small = analysis.border_information(tokens[:, [0, 1, 3, 4]], (2, 2), settings, np.arange(16))
+    assert "same_picture" not in small and small["touching"]["value"] > 3.9
+
+
 def test_equal_super_tokens():
     tokens = RNG.integers(0, 100, (3, 4, 12, 1))
     tokens[0, 1] = tokens[0, 0]
@@ -295,6 +323,13 @@ def test_bad_token_files_are_refused_in_one_sentence(tmp_path):
     assert not (tmp_path / "out").exists()
     with pytest.raises(PuzlmError, match="no token files"):
         analyze([], tmp_path / "out")
+
+
+def test_negative_symbols_are_refused_in_one_sentence(tmp_path):
+    path = write_tokens(tmp_path / "negative.npy", RNG.integers(0, 128, (4, 9, 12, 1)))
+    np.save(path, RNG.integers(-5, 128, (40, 9, 12, 1)))
+    with pytest.raises(PuzlmError, match=r"symbol -5; symbols are 0 to k - 1 = 127"):
+        analyze([path], tmp_path / "out")
 
 
 def test_tokens_of_another_tokenizer_are_refused(run, tmp_path):
