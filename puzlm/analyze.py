@@ -32,7 +32,7 @@ from puzlm.analysis import (
     zipf,
 )
 from puzlm.errors import PuzlmError, SettingsError
-from puzlm.images import write_bytes
+from puzlm.images import Pixels, write_bytes
 from puzlm.tokenizer import (
     FIRST_SYMBOL,
     PieceTokenizer,
@@ -207,16 +207,26 @@ def analyze_embeddings(
     rows = {name: nearest_symbols(value, queries) for name, value in near.items()}
     drawn = np.unique(np.concatenate([queries, *(r.reshape(-1) for r in rows.values())]))
     result["nearest"] = {"queries": known[queries], **{n: known[r] for n, r in rows.items()}}
-    result["patches"] = {str(known[i]): patch_picture(vectors[i], s.patch_side) for i in drawn}
+    pictures = {str(known[i]): patch_picture(vectors[i], s) for i in drawn}
+    result["patch_shape"] = pictures[str(known[drawn[0]])].shape[:2]
+    result["patches"] = {symbol: picture.tobytes().hex() for symbol, picture in pictures.items()}
     return result
 
 
-def patch_picture(vector: NDArray[Any], patch_side: int, side: int = 8) -> str:
-    """Shrink a centroid in pixel space (D,) to side x side x 3 bytes, written as hex."""
+def patch_picture(vector: NDArray[Any], settings: TokenizerSettings, longest: int = 12) -> Pixels:
+    """Draw a centroid in pixel space (D,) at most `longest` pixels long: (height, width, 3).
+
+    A strip lies along its side, with the border on top.
+    """
     from PIL import Image
 
-    pixels = np.clip(np.rint(vector.reshape(patch_side, -1, 3)), 0, 255).astype(np.uint8)
-    return Image.fromarray(pixels).resize((side, side), Image.Resampling.BOX).tobytes().hex()
+    pixels = np.clip(np.rint(vector.reshape(settings.patch_side, -1, 3)), 0, 255).astype(np.uint8)
+    if settings.strips:  # their first axis runs along the side
+        pixels = np.ascontiguousarray(pixels.swapaxes(0, 1))
+    height, width = pixels.shape[:2]
+    scale = min(1.0, longest / max(height, width))
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BOX))
 
 
 def analyze_set(part: TokenSet, labels: Ints | None, seed: int = 0) -> Result:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from puzlm import analysis, plots
-from puzlm.analyze import analyze, read_embeddings
+from puzlm.analyze import analyze, patch_picture, read_embeddings
 from puzlm.errors import PuzlmError
 from puzlm.tokenizer import PieceTokenizer, TokenizerSettings
 
@@ -262,6 +262,26 @@ def test_figures_are_drawn(run, name):
     assert pixels.shape[1] > 1000 and 0.01 < (pixels < 128).mean() < 0.9
     text = (out / f"{name}.svg").read_text()
     assert text.startswith("<?xml") and "photos-3x3" in text and "(bits" in text
+
+
+def test_patches_are_drawn_as_they_lie():
+    """A strip keeps its shape, border on top; a square shrinks."""
+    strips = TokenizerSettings(granularity=4, pca_dim=8, piece_size=48, patch="strip:4")
+    vector = np.zeros((12, 4, 3))  # along the side, inwards
+    vector[:, 0] = 200
+    picture = patch_picture(vector.reshape(-1), strips)
+    assert picture.shape == (4, 12, 3) and (picture[0] == 200).all() and not picture[1:].any()
+    squares = TokenizerSettings(granularity=4, pca_dim=8, piece_size=96)
+    assert patch_picture(np.zeros(24 * 24 * 3), squares).shape == (12, 12, 3)
+
+
+def test_a_single_gap_has_no_panel(run, tmp_path):
+    analyze(run[1][:1], tmp_path / "one", model=run[0] / "model")
+    one, many = (
+        (f / "analysis-beyond.svg").read_text() for f in (tmp_path / "one", run[0] / "out")
+    )
+    assert "Facing symbols, by gap" in many and "Facing symbols, by gap" not in one
+    assert "another side" in one  # the floor is a level line then
 
 
 def test_without_a_model_it_says_what_was_left_out_and_a_seed_gives_the_same_files(run, tmp_path):
