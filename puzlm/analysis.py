@@ -362,13 +362,15 @@ def touch_counts(pairs: Pairs, k: int) -> Ints:
     )
 
 
-def partial_spearman(x: Floats, y: Floats, given: Floats | None = None) -> float:
-    """Rank correlation of x and y; of what is left of both after the ranks of `given`."""
-    ranks = [rankdata(v) for v in (x, y, *([] if given is None else [given]))]
-    r = np.corrcoef(ranks)
-    if given is None:
-        return float(r[0, 1])
-    return float((r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt((1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2)))
+def spearman(x: Floats, y: Floats) -> float:
+    """Rank correlation of x and y."""
+    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
+
+
+def partial(xy: float, xz: float, yz: float) -> float:
+    """Correlation of what is left of x and y once z is taken out, from the three correlations."""
+    rest = (1 - xz**2) * (1 - yz**2)
+    return float((xy - xz * yz) / np.sqrt(rest)) if rest > 0 else float("nan")
 
 
 def embedding_geometry(
@@ -384,8 +386,9 @@ def embedding_geometry(
     Row i of every table is the same known symbol. Half of the sampled pairs touch more often than
     chance, half are drawn blindly. Closeness is cosine for embeddings, minus distance for looks.
     `only_` rows take the other explanation out. Pairs share symbols, so intervals count symbols.
-    `halves` are scores of two halves of the puzzles: their agreement says how well fit is known,
-    and so how far its correlations can reach.
+    `halves` are scores of two halves of the puzzles: their agreement says how reliably fit is
+    known. Noise in fit lowers its correlations, and with fit held it leaves to looks what is due to
+    fit; `corrected_` rows divide every correlation with fit by the root of its reliability first.
     """
     rng = np.random.default_rng(seed)
     fits = np.argwhere(np.triu(scores > 0.5, 1))
@@ -395,26 +398,26 @@ def embedding_geometry(
     drawn = np.concatenate([fits[rng.integers(0, len(fits), sample // 2)], blind])
     i, j = drawn[drawn[:, 0] != drawn[:, 1]].T
     near, fit = -np.linalg.norm(looks[i] - looks[j], axis=1), scores[i, j]
-    result: Result = {
-        "symbols": len(looks),
-        "pairs": len(i),
-        "looks_and_compatibility": partial_spearman(near, fit),
-    }
+    alike, error, reliability = spearman(near, fit), 1 / np.sqrt(len(looks)), float("nan")
+    result: Result = {"symbols": len(looks), "pairs": len(i), "looks_and_compatibility": alike}
     if halves is not None:
-        r = partial_spearman(halves[0][i, j], halves[1][i, j])
-        result["compatibility_reliability"] = 2 * r / (1 + r)  # Spearman-Brown: of the whole
+        r = spearman(halves[0][i, j], halves[1][i, j])
+        reliability = max(0.0, 2 * r / (1 + r))  # Spearman-Brown: of the whole
+        result["compatibility_reliability"] = reliability
     for name, table in embeddings.items():
         close = (unit_rows(table)[i] * unit_rows(table)[j]).sum(1)
+        by_looks, by_fit = spearman(close, near), spearman(close, fit)
         rows = {
-            "looks": (near, None),
-            "compatibility": (fit, None),
-            "only_looks": (near, fit),
-            "only_compatibility": (fit, near),
+            "looks": by_looks,
+            "compatibility": by_fit,
+            "only_looks": partial(by_looks, by_fit, alike),
+            "only_compatibility": partial(by_fit, by_looks, alike),
         }
-        result[name] = {
-            key: _around(partial_spearman(close, y, given), 1 / np.sqrt(len(looks)))
-            for key, (y, given) in rows.items()
-        }
+        if reliability > 0:
+            freed, both = by_fit / np.sqrt(reliability), alike / np.sqrt(reliability)
+            rows["corrected_only_looks"] = partial(by_looks, freed, both)
+            rows["corrected_only_compatibility"] = partial(freed, by_looks, both)
+        result[name] = {key: _around(value, error) for key, value in rows.items()}
     return result
 
 

@@ -202,8 +202,32 @@ def test_only_known_symbols_are_scored():
 def test_partial_correlation_removes_what_is_given():
     cause = RNG.standard_normal(4000)
     x, y = cause + RNG.standard_normal((2, 4000))
-    assert analysis.partial_spearman(x, y) == pytest.approx(0.5, abs=0.06)
-    assert analysis.partial_spearman(x, y, cause) == pytest.approx(0, abs=0.06)
+    xy, xz, yz = analysis.spearman(x, y), analysis.spearman(x, cause), analysis.spearman(y, cause)
+    assert xy == pytest.approx(0.5, abs=0.06)
+    assert analysis.partial(xy, xz, yz) == pytest.approx(0, abs=0.06)
+    assert np.isnan(analysis.partial(0.5, 1.0, 0.5))
+
+
+def test_noise_in_fit_does_not_turn_the_verdict_to_looks():
+    """Embeddings follow fit, looks follow it by half; noisy fit alone would credit looks."""
+    k, rng = 120, np.random.default_rng(4)
+    true = rng.standard_normal((k, 4))
+    tables = {"after": true + 0.5 * rng.standard_normal((k, 4))}
+    looks = true + 0.8 * rng.standard_normal((k, 4))
+    unit = true / np.linalg.norm(true, axis=1, keepdims=True)
+    fit = 2 * unit @ unit.T
+
+    def noisy():
+        noise = 2.5 * rng.standard_normal((k, k))
+        return fit + (noise + noise.T) / 2
+
+    halves = noisy(), noisy()
+    found = analysis.embedding_geometry(tables, looks, sum(halves) / 2, halves)
+    after = {key: row["value"] for key, row in found["after"].items()}
+    assert found["compatibility_reliability"] < 0.95
+    assert after["only_looks"] > 0.15  # wrong: nothing but fit is in these embeddings
+    assert after["corrected_only_looks"] < after["only_looks"] - 0.1
+    assert after["corrected_only_compatibility"] > after["only_compatibility"]
 
 
 def test_embeddings_before_training_are_those_of_the_start_file(tmp_path):
@@ -252,7 +276,12 @@ def test_every_number_is_in_the_file(run):
     assert near["borders"]["touching"]["value"] > wide["borders"]["touching"]["value"] > 0
     assert near["borders"]["touching"]["value"] > near["borders"]["same_picture"]["value"]
     assert result["english"]["zipf"]["exponent"]["value"] == pytest.approx(1, abs=0.2)
-    assert result["embeddings"]["before"]["looks"]["value"] == pytest.approx(0, abs=0.3)
+    embeddings = result["embeddings"]
+    assert embeddings["before"]["looks"]["value"] == pytest.approx(0, abs=0.3)
+    assert embeddings["puzzles"] == 120 and 0 < embeddings["compatibility_reliability"] <= 1
+    assert [part["puzzles"] for part in embeddings["fewer"]] == sorted(
+        part["puzzles"] for part in embeddings["fewer"]
+    )
 
 
 @pytest.mark.parametrize("name", ["analysis", "analysis-beyond"])
