@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+FOLDER = Path(__file__).parent / "analysis"
+LARGER = FOLDER / "larger-fit.json"  # a code book of more patches
+UNSEEN = FOLDER / "unseen.json"  # embeddings against fit on validation and on as many other images
 GEOMETRY = ("looks", "compatibility", "only_looks", "only_compatibility")
+CORRECTED = ("corrected_only_looks", "corrected_only_compatibility")
+STAGES = {"before": "before", "after": "after", "learned": "what was added"}
 Numbers = dict[str, str]
 
 
@@ -25,22 +32,41 @@ def shown_sets(result: dict[str, Any]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def named_sets(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """What the tables call a set, and the set; English comes last."""
+    return [*((label(s), s) for s in shown_sets(result)), ("English words", result["english"])]
+
+
 def analysis_table(result: dict[str, Any]) -> str:
     lines = [
-        "| set | puzzles | tokens | entropy (bits) | uniform (bits) | Zipf s | KS distance "
-        "| dead / rare of k | Heaps beta | equal super-tokens in a puzzle |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| set | puzzles | tokens | entropy (bits) | uniform (bits) | Heaps beta "
+        "| equal super-tokens in a puzzle |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for part in [*shown_sets(result), result["english"]]:
-        e, z = part["entropy"], part["zipf"]
-        english = part is result["english"]
-        equal = "" if english else f"{100 * part['equal_super_tokens']['in_same_puzzle']:.2f} %"
-        name = "English words" if english else label(part)
-        count = "" if english else f"{part['puzzles']:,}"
+    for name, part in named_sets(result):
+        e, same = part["entropy"], part.get("equal_super_tokens")
+        equal = f"{100 * same['in_same_puzzle']:.2f} %" if same else ""
+        count = f"{part['puzzles']:,}" if "puzzles" in part else ""
         lines.append(
             f"| {name} | {count} | {part['tokens']:,} | {e['bits']:.2f} | {e['uniform'][-1]:.2f} | "
-            f"{span(z['exponent'], 3)} | {z['ks_distance']:.3f} | {z['dead']} / {z['rare']} of "
-            f"{part['vocab_size']:,} | {span(part['heaps']['beta'])} | {equal} |"
+            f"{span(part['heaps']['beta'])} | {equal} |"
+        )
+    return "\n".join(lines)
+
+
+def zipf_table(result: dict[str, Any]) -> str:
+    lines = [
+        "| set | Zipf s | KS distance | p | slope, first 1/64 of the ranks "
+        "| slope, last three quarters | rarer half: share seen / fitted | dead / rare of k |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, part in named_sets(result):
+        z, first, last = part["zipf"], part["zipf"]["slopes"][0], part["zipf"]["slopes"][-1]
+        tail = z["tail_share"]
+        lines.append(
+            f"| {name} | {span(z['exponent'], 3)} | {z['ks_distance']:.3f} | {z['p_value']:.4f} | "
+            f"{first['exponent']:.2f} | {last['exponent']:.2f} | {100 * tail['observed']:.1f} / "
+            f"{100 * tail['fitted']:.1f} % | {z['dead']} / {z['rare']} of {part['vocab_size']:,} |"
         )
     return "\n".join(lines)
 
@@ -61,17 +87,33 @@ def gap_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def geometry_table(results: dict[str, dict[str, Any]]) -> str:
+def geometry_table(found: dict[str, Any]) -> str:
     lines = [
-        "| model | embeddings | looks | fit | looks (fit held) | fit (looks held) |",
+        "| embeddings | looks | fit | looks (fit held) | fit (looks held) "
+        "| both corrected: looks / fit |",
         "|---|---|---|---|---|---|",
     ]
-    for name, result in results.items():
-        found = result["embeddings"]
-        for key, text in (("before", "before"), ("after", "after"), ("learned", "what was added")):
-            if key in found:
-                cells = " | ".join(span(found[key][measure]) for measure in GEOMETRY)
-                lines.append(f"| {name} | {text} | {cells} |")
+    for key, text in STAGES.items():
+        cells = " | ".join(span(found[key][measure]) for measure in GEOMETRY)
+        freed = " / ".join(f"{found[key][measure]['value']:.2f}" for measure in CORRECTED)
+        lines.append(f"| {text} | {cells} | {freed} |")
+    return "\n".join(lines)
+
+
+def fewer_table(found: dict[str, Any]) -> str:
+    """Embeddings after training, seen with more and more of the puzzles."""
+    lines = [
+        "| puzzles | symbols | reliability of fit | looks (fit held) | fit (looks held) "
+        "| both corrected: looks / fit |",
+        "|---|---|---|---|---|---|",
+    ]
+    for part in [*found["fewer"], found]:
+        looks, fit = (f"{part['after'][key]['value']:.2f}" for key in GEOMETRY[2:])
+        freed = " / ".join(f"{part['after'][key]['value']:.2f}" for key in CORRECTED)
+        lines.append(
+            f"| {part['puzzles']:,} | {part['symbols']:,} | "
+            f"{part['compatibility_reliability']:.2f} | {looks} | {fit} | {freed} |"
+        )
     return "\n".join(lines)
 
 
@@ -81,8 +123,8 @@ def analysis_numbers(result: dict[str, Any], models: dict[str, dict[str, Any]]) 
     english, at = result["english"], {(s["name"], s["gap"]): s for s in result["sets"]}
     made: Numbers = {
         "analysis table": analysis_table(result),
+        "zipf table": zipf_table(result),
         "gap table": gap_table(result),
-        "geometry table": geometry_table(models),
     }
     for name, part in (("photos", photos), ("art", art), ("art5", five), ("English", english)):
         e, z = part["entropy"], part["zipf"]
@@ -107,26 +149,44 @@ def analysis_numbers(result: dict[str, Any], models: dict[str, dict[str, Any]]) 
         plain, worn = at[part, 0.0]["borders"], at[part, 0.5]["borders"]
         here, there = plain["touching"]["value"], worn["touching"]["value"]
         floor, worn_floor = plain["same_picture"]["value"], worn["same_picture"]["value"]
-        thin = at[part, 0.03125]["borders"]["touching"]["value"]
+        thin, eighth = (at[part, g]["borders"] for g in (0.03125, 0.125))
         made |= {
             f"touch {name}": f"{here:.2f}",
             f"touch worn {name}": f"{there:.2f}",
             f"floor {name}": f"{floor:.2f}",
             f"floor worn {name}": f"{worn_floor:.2f}",
-            f"touch thin {name}": f"{thin:.2f}",
+            f"touch thin {name}": f"{thin['touching']['value']:.2f}",
+            f"touch eighth {name}": f"{eighth['touching']['value']:.2f}",
+            f"floor eighth {name}": f"{eighth['same_picture']['value']:.2f}",
             f"left {name}": f"{100 * (there - worn_floor) / (here - floor):.0f}",
             f"one along {name}": f"{plain['offset'][1]['value']:.2f}",
             f"two along {name}": f"{plain['offset'][2]['value']:.2f}",
             f"own one {name}": f"{plain['own_border'][0]['value']:.2f}",
         }
+    made["touch art5"] = f"{five['borders']['touching']['value']:.2f}"
+    made["floor art5"] = f"{five['borders']['same_picture']['value']:.2f}"
+    larger = json.loads(LARGER.read_text())["sets"][0]["zipf"]
+    made |= {
+        "larger tail seen photos": f"{100 * larger['tail_share']['observed']:.0f}",
+        "larger tail fitted photos": f"{100 * larger['tail_share']['fitted']:.0f}",
+        "larger head slope photos": f"{larger['slopes'][0]['exponent']:.2f}",
+        "larger dead photos": str(larger["dead"]),
+    }
+    for name, g in json.loads(UNSEEN.read_text()).items():
+        made[f"unseen looks {name}"] = f"{g['after']['only_looks']['value']:.2f}"
+        made[f"unseen fit {name}"] = f"{g['after']['only_compatibility']['value']:.2f}"
     for name, found in models.items():
         g = found["embeddings"]
-        picture = f"analysis/{name}/analysis-beyond.png"
-        made[f"picture {name}"] = f"![Nearest symbols of the model {name}]({picture})"
-        made[f"symbols {name}"] = f"{g['symbols']:,}"
+        made[f"geometry table {name}"] = geometry_table(g)
+        made[f"fewer table {name}"] = fewer_table(g)
+        made[f"puzzles {name}"] = f"{g['puzzles']:,}"
+        made[f"fewest {name}"] = f"{g['fewer'][0]['puzzles']:,}"
+        for part in found["sets"]:
+            made[f"puzzles {part['name']} {name}"] = f"{part['puzzles']:,}"
+        made[f"symbols {name}"] = f"{g['symbols']:,} of {found['sets'][0]['vocab_size']:,}"
         made[f"reliability {name}"] = f"{g['compatibility_reliability']:.2f}"
         made[f"alike fit {name}"] = f"{g['looks_and_compatibility']:.2f}"
-        for stage in ("before", "after", "learned"):
-            for key in GEOMETRY:
+        for stage in STAGES:
+            for key in (*GEOMETRY, *CORRECTED):
                 made[f"{stage} {key} {name}"] = f"{g[stage][key]['value']:.2f}"
     return made

@@ -210,11 +210,39 @@ def touching(tokens: NDArray[Any], grid: tuple[int, int], settings: TokenizerSet
     from puzlm.tokenizer import side_symbols
 
     sides = side_symbols(tokens, PieceTokenizer(settings))[..., 0]
-    cell = np.arange(grid[0] * grid[1]).reshape(grid)
-    pairs = [(cell[:, :-1], 1, cell[:, 1:], 3), (cell[:-1], 2, cell[1:], 0)]
-    first = [sides[:, a.reshape(-1), out] for a, out, _, _ in pairs]
-    second = [sides[:, b.reshape(-1), into] for _, _, b, into in pairs]
-    return np.concatenate(first, 1), np.concatenate(second, 1)
+    (first, out), (second, into), _ = inner_borders(grid)
+    return sides[:, first, out], sides[:, second, into]
+
+
+def inner_borders(grid: tuple[int, int]) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints], Ints]:
+    """Inner borders of a grid: cells and sides on both sides of each, and its two corners.
+
+    Right sides come before bottoms. Corners are numbered along the lines of the grid.
+    """
+    rows, columns = grid
+    cell = np.arange(rows * columns).reshape(grid)
+    corner = np.arange((rows + 1) * (columns + 1)).reshape(rows + 1, columns + 1)
+    first = np.concatenate([cell[:, :-1].reshape(-1), cell[:-1].reshape(-1)])
+    second = np.concatenate([cell[:, 1:].reshape(-1), cell[1:].reshape(-1)])
+    across = np.arange(len(first)) < rows * (columns - 1)
+    starts = np.concatenate([corner[:-1, 1:-1].reshape(-1), corner[1:-1, :-1].reshape(-1)])
+    ends = np.concatenate([corner[1:, 1:-1].reshape(-1), corner[1:-1, 1:].reshape(-1)])
+    out, into = np.where(across, 1, 2), np.where(across, 3, 0)
+    return (first, out), (second, into), np.stack([starts, ends], 1)
+
+
+def apart(grid: tuple[int, int], most: int = 128, seed: int = 0) -> Ints:
+    """Pairs of inner borders (pairs, 2) without a common corner: the first side of one, the second
+    side of the other, of two pieces. `most` of them are drawn where there are more.
+
+    Sides that meet in a corner show the same spot of the picture.
+    """
+    (first, _), (second, _), corners = inner_borders(grid)
+    meet = (corners[:, None, :, None] == corners[None, :, None, :]).any((2, 3))
+    pairs = np.argwhere(~meet & (first[:, None] != second[None]))
+    if len(pairs) > most:
+        pairs = pairs[np.random.default_rng(seed).permutation(len(pairs))[:most]]
+    return pairs
 
 
 def plug_in_information(first: NDArray[Any], second: NDArray[Any], classes: int) -> float:
@@ -254,9 +282,10 @@ def border_information(
 ) -> Result:
     """How much touching borders know of each other, given a class for each symbol (k,).
 
-    `touching` pairs facing positions, `same_picture` a side with another side of its picture
-    (what the picture's colours alone tell), `offset` positions further along the facing side,
-    `own_border` positions of one piece that many steps apart on its walk.
+    `touching` pairs facing positions, `same_picture` a side with a side of another piece that has
+    no corner in common with it (what the picture's colours alone tell; left out of grids too small
+    for that), `offset` positions further along the facing side, `own_border` positions of one piece
+    that many steps apart on its walk.
     """
     classes = int(labels.max()) + 1
     a, b = (labels[side] for side in touching(tokens, grid, settings))
@@ -267,7 +296,9 @@ def border_information(
         "entropy": plug_in_information(a, a, classes),
         "touching": mutual_information(a, b, classes),
     }
-    result["same_picture"] = mutual_information(a, np.roll(b, a.shape[1] // 2, 1), classes)
+    here, there = apart(grid).T
+    if len(here):
+        result["same_picture"] = mutual_information(a[:, here], b[:, there], classes)
     result["offset"] = [result["touching"]] + [
         mutual_information(
             np.concatenate([a[..., : B - d], a[..., d:]], 1),
@@ -331,13 +362,15 @@ def touch_counts(pairs: Pairs, k: int) -> Ints:
     )
 
 
-def partial_spearman(x: Floats, y: Floats, given: Floats | None = None) -> float:
-    """Rank correlation of x and y; of what is left of both after the ranks of `given`."""
-    ranks = [rankdata(v) for v in (x, y, *([] if given is None else [given]))]
-    r = np.corrcoef(ranks)
-    if given is None:
-        return float(r[0, 1])
-    return float((r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt((1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2)))
+def spearman(x: Floats, y: Floats) -> float:
+    """Rank correlation of x and y."""
+    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
+
+
+def partial(xy: float, xz: float, yz: float) -> float:
+    """Correlation of what is left of x and y once z is taken out, from the three correlations."""
+    rest = (1 - xz**2) * (1 - yz**2)
+    return float((xy - xz * yz) / np.sqrt(rest)) if rest > 0 else float("nan")
 
 
 def embedding_geometry(
@@ -353,8 +386,9 @@ def embedding_geometry(
     Row i of every table is the same known symbol. Half of the sampled pairs touch more often than
     chance, half are drawn blindly. Closeness is cosine for embeddings, minus distance for looks.
     `only_` rows take the other explanation out. Pairs share symbols, so intervals count symbols.
-    `halves` are scores of two halves of the puzzles: their agreement says how well fit is known,
-    and so how far its correlations can reach.
+    `halves` are scores of two halves of the puzzles: their agreement says how reliably fit is
+    known. Noise in fit lowers its correlations, and with fit held it leaves to looks what is due to
+    fit; `corrected_` rows divide every correlation with fit by the root of its reliability first.
     """
     rng = np.random.default_rng(seed)
     fits = np.argwhere(np.triu(scores > 0.5, 1))
@@ -364,26 +398,26 @@ def embedding_geometry(
     drawn = np.concatenate([fits[rng.integers(0, len(fits), sample // 2)], blind])
     i, j = drawn[drawn[:, 0] != drawn[:, 1]].T
     near, fit = -np.linalg.norm(looks[i] - looks[j], axis=1), scores[i, j]
-    result: Result = {
-        "symbols": len(looks),
-        "pairs": len(i),
-        "looks_and_compatibility": partial_spearman(near, fit),
-    }
+    alike, error, reliability = spearman(near, fit), 1 / np.sqrt(len(looks)), float("nan")
+    result: Result = {"symbols": len(looks), "pairs": len(i), "looks_and_compatibility": alike}
     if halves is not None:
-        r = partial_spearman(halves[0][i, j], halves[1][i, j])
-        result["compatibility_reliability"] = 2 * r / (1 + r)  # Spearman-Brown: of the whole
+        r = spearman(halves[0][i, j], halves[1][i, j])
+        reliability = max(0.0, 2 * r / (1 + r))  # Spearman-Brown: of the whole
+        result["compatibility_reliability"] = reliability
     for name, table in embeddings.items():
         close = (unit_rows(table)[i] * unit_rows(table)[j]).sum(1)
+        by_looks, by_fit = spearman(close, near), spearman(close, fit)
         rows = {
-            "looks": (near, None),
-            "compatibility": (fit, None),
-            "only_looks": (near, fit),
-            "only_compatibility": (fit, near),
+            "looks": by_looks,
+            "compatibility": by_fit,
+            "only_looks": partial(by_looks, by_fit, alike),
+            "only_compatibility": partial(by_fit, by_looks, alike),
         }
-        result[name] = {
-            key: _around(partial_spearman(close, y, given), 1 / np.sqrt(len(looks)))
-            for key, (y, given) in rows.items()
-        }
+        if reliability > 0:
+            freed, both = by_fit / np.sqrt(reliability), alike / np.sqrt(reliability)
+            rows["corrected_only_looks"] = partial(by_looks, freed, both)
+            rows["corrected_only_compatibility"] = partial(freed, by_looks, both)
+        result[name] = {key: _around(value, error) for key, value in rows.items()}
     return result
 
 

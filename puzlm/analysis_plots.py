@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from puzlm.plots import BLACK, GREY, RED, STYLES, Result, finish, pyplot, save_figure, style
+from puzlm.plots import BLACK, GREY, STYLES, Result, finish, pyplot, save_figure, style
 
 
 def sequence_analysis(result: Result, path: str | Path) -> None:
@@ -55,7 +55,7 @@ def sequence_analysis(result: Result, path: str | Path) -> None:
             label=f"{_label(part)}: {fit}",
             **look,
         )
-        middle.plot(z["rank"], z["fitted_frequency"], lw=0.7, color=look["color"], alpha=0.7)
+        middle.plot(z["rank"], z["fitted_frequency"], lw=0.8, **look)
     middle.set(xscale="log", yscale="log", title="Zipf: thin lines are the fitted laws")
     middle.set(xlabel="rank of the symbol", ylabel="frequency (share of all tokens)")
     middle.legend(loc="lower left")
@@ -89,20 +89,31 @@ def sequence_analysis(result: Result, path: str | Path) -> None:
 
 
 def beyond(result: Result, path: str | Path) -> None:
-    """Draw what the paper does not measure: touching borders and embeddings."""
+    """Draw what the paper does not measure: touching borders and embeddings.
+
+    A gap has a panel if some set comes with several, embeddings if there is a trained model.
+    """
     plt = pyplot()
-    trained = "after" in result["embeddings"]  # else there is no embedding to look at
-    has_patches = trained and "nearest" in result["embeddings"]
-    size = (13 if trained else 9, 8.6 if has_patches else 4.4)
-    figure = plt.figure(figsize=size, layout="constrained")
-    upper, lower = figure.subfigures(2, 1, height_ratios=[1, 1]) if has_patches else (figure, None)
-    left, middle, *rest = upper.subplots(1, 3 if trained else 2)
-    _information_by_gap(left, result["sets"])
-    _information_by_distance(middle, result["sets"])
-    for right in rest:
-        _geometry_bars(right, result["embeddings"])
+    sets, embeddings = result["sets"], result["embeddings"]
+    names = [s["name"] for s in sets]
+    several = len(names) > len(set(names))
+    trained = "after" in embeddings  # else there is no embedding to look at
+    panels = several + 1 + trained
+    has_patches = trained and "nearest" in embeddings
+    width, upper_height = 13 if has_patches else 4.5 * max(panels, 2), 4.4  # inches
+    lower_height = width * _Blocks(embeddings).aspect if has_patches else 0.0
+    figure = plt.figure(figsize=(width, upper_height + lower_height), layout="constrained")
+    upper, lower = figure, None
+    if has_patches:
+        upper, lower = figure.subfigures(2, 1, height_ratios=[upper_height, lower_height])
+    axes = list(np.atleast_1d(upper.subplots(1, panels)))
+    if several:
+        _information_by_gap(axes.pop(0), sets)
+    _information_by_distance(axes.pop(0), sets, floor=not several)
+    for right in axes:
+        _geometry_bars(right, embeddings)
     if lower is not None:
-        _nearest_patches(lower, result["embeddings"])
+        _nearest_patches(lower, embeddings)
     save_figure(figure, path)
 
 
@@ -110,24 +121,26 @@ def _information_by_gap(axes: Any, sets: Sequence[Result]) -> None:
     measured = [s for s in sets if "touching" in s["borders"]]
     names = [s["name"] for s in measured]
     for name in dict.fromkeys(names):
-        rows = sorted((s for s in measured if s["name"] == name), key=lambda s: s["gap"])
-        gaps = [100 * s["gap"] if s["gap"] < 1 else s["gap"] for s in rows]
+        group = sorted((s for s in measured if s["name"] == name), key=lambda s: s["gap"])
         for key, text in (("touching", "touching"), ("same_picture", "another side, same picture")):
+            rows = [s for s in group if key in s["borders"]]
+            gaps = [100 * s["gap"] if s["gap"] < 1 else s["gap"] for s in rows]
             m, look = [s["borders"][key] for s in rows], style(name, names)
             errors = [[x["value"] - x["low"] for x in m], [x["high"] - x["value"] for x in m]]
             if key != "touching":
                 look |= {"alpha": 0.55, "markerfacecolor": "white", "lw": 1}
-            axes.errorbar(
-                gaps, [x["value"] for x in m], errors, ms=5, label=f"{name}, {text}", **look
-            )
+            if rows:
+                axes.errorbar(
+                    gaps, [x["value"] for x in m], errors, ms=5, label=f"{name}, {text}", **look
+                )
     pixels = any(s["gap"] >= 1 for s in measured)
     axes.set(ylabel="mutual information (bits)", title="Facing symbols, by gap")
     axes.set(xlabel=f"gap between pieces ({'pixels' if pixels else '% of a piece'})")
     finish(axes, measured, "mutual information needs a tokenizer folder", room=1.4)
 
 
-def _information_by_distance(axes: Any, sets: Sequence[Result]) -> None:
-    """One set of each group: the one with the narrowest gap."""
+def _information_by_distance(axes: Any, sets: Sequence[Result], floor: bool) -> None:
+    """One set of each group: the one with the narrowest gap. `floor` draws other sides, too."""
     measured = [s for s in sets if "touching" in s["borders"]]
     names = [s["name"] for s in measured]
     for name in dict.fromkeys(names):
@@ -146,6 +159,11 @@ def _information_by_distance(axes: Any, sets: Sequence[Result]) -> None:
                 label=f"{_label(part)}, {text}",
                 **look,
             )
+        if floor and "same_picture" in part["borders"]:
+            look = style(name, names) | {"marker": "", "alpha": 0.55, "lw": 1}
+            level = part["borders"]["same_picture"]["value"]
+            text = f"{_label(part)}, another side, same picture"
+            axes.axhline(level, label=text, **look)
     axes.set(
         xlabel="distance along the border (positions)",
         ylabel="mutual information (bits)",
@@ -161,6 +179,8 @@ def _geometry_bars(axes: Any, embeddings: Result) -> None:
         "only_looks": "looks\n(fit held)",
         "only_compatibility": "fit\n(looks held)",
     }
+    from matplotlib.patheffects import withStroke
+
     texts = {
         "before": "before training",
         "after": "after training",
@@ -171,7 +191,7 @@ def _geometry_bars(axes: Any, embeddings: Result) -> None:
         m = [embeddings[name][key] for key in rows]
         errors = [[x["value"] - x["low"] for x in m], [x["high"] - x["value"] for x in m]]
         place = np.arange(4) + 0.27 * (number - (len(shown) - 1) / 2)
-        axes.bar(
+        bars = axes.bar(
             place,
             [x["value"] for x in m],
             0.25,
@@ -181,9 +201,11 @@ def _geometry_bars(axes: Any, embeddings: Result) -> None:
             edgecolor="black",
             lw=0.6,
             capsize=2,
-            ecolor=RED,
+            ecolor=BLACK,
             label=texts[name],
         )
+        for part in (*bars.errorbar[1], *bars.errorbar[2]):  # black would be lost on dark bars
+            part.set_path_effects([withStroke(linewidth=3, foreground="white")])
     axes.axhline(0, color=BLACK, lw=0.6)
     axes.set_xticks(range(4), rows.values())
     axes.set(xlabel="shared by two symbols", title="What near embeddings share")
@@ -191,31 +213,66 @@ def _geometry_bars(axes: Any, embeddings: Result) -> None:
     finish(axes, shown, "nothing learned")
 
 
+PATCH_TITLES = {
+    "looks": "nearest by looks",
+    "compatibility": "most often beside it,\ncompared with chance",
+    "before": "nearest embedding\nbefore training",
+    "after": "nearest embedding\nafter training",
+    "learned": "nearest by what\ntraining added",
+}
+
+
+class _Blocks:
+    """Where patches lie, in patch heights: a symbol, then a block of neighbours of each kind."""
+
+    neighbours, space = 4, 0.06  # of a block; white between patches
+
+    def __init__(self, embeddings: Result) -> None:
+        near = embeddings["nearest"]
+        self.high, self.wide = map(int, embeddings["patch_shape"])
+        self.width = self.wide / self.high
+        self.columns = 2 if self.width > 1.5 else 4  # strips: two rows of two
+        self.rows = self.neighbours // self.columns
+        self.pitch = self.rows + (0.3 if self.rows > 1 else 0.0)  # from symbol to symbol
+        self.kinds = [kind for kind in PATCH_TITLES if kind in near]
+        self.right = self.start(len(self.kinds)) - 0.4 * self.width
+        self.bottom = self.pitch * len(near["queries"])
+        self.top = -self.right / 20  # room for two lines of titles
+
+    def start(self, block: int) -> float:
+        """Left end of a block."""
+        return self.width * (1.4 + block * (self.columns + 0.5))
+
+    @property
+    def aspect(self) -> float:
+        """Height of the whole for a width of 1."""
+        return (self.bottom - self.top) / (self.right + 0.2)
+
+
 def _nearest_patches(figure: Any, embeddings: Result) -> None:
-    near, patches = embeddings["nearest"], embeddings["patches"]
-    titles = {
-        "looks": "nearest by looks",
-        "compatibility": "touch it most\n(for their frequency)",
-        "before": "nearest embedding\nbefore training",
-        "after": "nearest embedding\nafter training",
-        "learned": "nearest by what\ntraining added",
-    }
-    kinds = [key for key in titles if key in near]
-    axes, step = figure.subplots(1, 1), 4.7  # patch widths from block to block
+    near, patches, at = embeddings["nearest"], embeddings["patches"], _Blocks(embeddings)
+    axes = figure.subplots(1, 1)
+
+    def draw(symbol: int, x: float, y: float) -> None:
+        picture = np.frombuffer(bytes.fromhex(patches[str(symbol)]), np.uint8)
+        axes.imshow(
+            picture.reshape(at.high, at.wide, 3),
+            extent=(x, x + at.width - at.space, y + 1 - at.space, y),
+            interpolation="nearest",
+        )
+
     for row, query in enumerate(near["queries"]):
-        for block, symbols in enumerate([[query], *(near[kind][row] for kind in kinds)]):
-            for place, symbol in enumerate(symbols):
-                x = 0.0 if block == 0 else 1.7 + (block - 1) * step + place
-                picture = np.frombuffer(bytes.fromhex(patches[str(symbol)]), np.uint8)
-                axes.imshow(
-                    picture.reshape(8, 8, 3),
-                    extent=(x, x + 0.94, row + 0.94, row),
-                    interpolation="nearest",
-                )
-    axes.set(xlim=(-0.2, 1.7 + step * len(kinds)), ylim=(len(near["queries"]) + 0.1, -1.1))
-    axes.text(0.47, -0.15, "symbol", ha="center", fontsize=9)
-    for block, kind in enumerate(kinds):
-        axes.text(1.7 + block * step + 2, -0.15, titles[kind], ha="center", fontsize=9)
+        draw(query, 0.0, row * at.pitch)
+        for block, kind in enumerate(at.kinds):
+            for place, symbol in enumerate(near[kind][row][: at.neighbours]):
+                down, across = divmod(place, at.columns)
+                draw(symbol, at.start(block) + across * at.width, row * at.pitch + down)
+    axes.set(xlim=(-0.2, at.right), ylim=(at.bottom, at.top))
+    text = "strip, border\non top" if at.wide > at.high else "symbol"
+    axes.text(at.width / 2, -0.15, text, ha="center", fontsize=9)
+    for block, kind in enumerate(at.kinds):
+        middle = at.start(block) + at.width * at.columns / 2
+        axes.text(middle, -0.15, PATCH_TITLES[kind], ha="center", fontsize=9)
     axes.axis("off")
 
 

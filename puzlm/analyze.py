@@ -17,6 +17,7 @@ from puzlm.analysis import (
     SEEN,
     Floats,
     Ints,
+    Pairs,
     Result,
     border_information,
     embedding_geometry,
@@ -32,7 +33,7 @@ from puzlm.analysis import (
     zipf,
 )
 from puzlm.errors import PuzlmError, SettingsError
-from puzlm.images import write_bytes
+from puzlm.images import Pixels, write_bytes
 from puzlm.tokenizer import (
     FIRST_SYMBOL,
     PieceTokenizer,
@@ -44,6 +45,7 @@ from puzlm.tokenizer import (
 
 CLASSES = 64  # looks classes for mutual information: 4096 joint cells instead of k^2
 MOST = 4096  # known symbols at most, the most frequent: their pairs are held in memory
+FEWER = (64, 16, 4)  # one in so many puzzles: how embeddings look to those who have fewer
 TEXT_WINDOW = 108  # words: as long as the paper's 3x3 sequence of 12 symbols a piece
 
 
@@ -95,6 +97,8 @@ def read_tokens(path: str | Path) -> TokenSet:
         raise TokensError(f"{path}: is empty; nothing to analyse")
     if tokens.min() == tokens.max():
         raise TokensError(f"{path}: holds no symbol but {tokens.flat[0]}; nothing to analyse")
+    if tokens.min() < 0:
+        raise TokensError(f"{path}: symbol {tokens.min()}; symbols are 0 to k - 1 = {k - 1}")
     if tokens.shape[1] != grid[0] * grid[1] or tokens.max() >= k:
         raise TokensError(
             f"{path}: its {tokens.shape[1]} cells and largest symbol {tokens.max()} do not fit "
@@ -177,23 +181,36 @@ def analyze_embeddings(
 ) -> Result:
     """Geometry of the model's embeddings against looks and the touching pairs of these sets.
 
-    Only the sets with the narrowest gap are counted: there the pairs say most.
+    Only the sets with the narrowest gap are counted: there the pairs say most. Of few puzzles fit
+    is known badly and looks seem to count for more; `fewer` says how far that goes, with a part of
+    the puzzles.
     """
     book, s = tokenizer.codebooks_[0], tokenizer.settings
     least = min(part.gap for part in sets)
     pairs = [touching(p.tokens, p.grid, p.settings) for p in sets if p.gap == least]
-    counts = touch_counts(pairs, s.vocab_size)
-    known = np.argsort(-counts, kind="stable")[:MOST]
-    known = np.sort(known[counts[known] >= SEEN])
-    scores = pair_scores(pairs, known, labels)
-    split = [[(a[h::2], b[h::2]) for a, b in pairs] for h in (0, 1)]
-    halves = pair_scores(split[0], known, labels), pair_scores(split[1], known, labels)
-    tables = {n: t[known] for n, t in read_embeddings(folder, tokenizer, seed).items()}
-    looks, vectors = book.centroids[known], book.vectors()[known]
-    result: Result = {"gap": least}
-    result |= embedding_geometry(tables, looks, scores, halves, seed=seed)
+    tables = read_embeddings(folder, tokenizer, seed)
+
+    def geometry(pairs: Pairs) -> tuple[Result, Ints]:
+        counts = touch_counts(pairs, s.vocab_size)
+        known = np.argsort(-counts, kind="stable")[:MOST]
+        known = np.sort(known[counts[known] >= SEEN])
+        halves = [[(a[h::2], b[h::2]) for a, b in pairs] for h in (0, 1)]
+        whole, *parts = (pair_scores(part, known, labels) for part in (pairs, *halves))
+        shown = {name: table[known] for name, table in tables.items()}
+        found = embedding_geometry(
+            shown, book.centroids[known], whole, (parts[0], parts[1]), seed=seed
+        )
+        return {"puzzles": sum(len(a) for a, _ in pairs), **found}, known
+
+    found, known = geometry(pairs)
+    result: Result = {"gap": least, **found}
     if "skipped" in result:
         return result
+    if tables:
+        smaller = (geometry([(a[::n], b[::n]) for a, b in pairs])[0] for n in FEWER)
+        result["fewer"] = [part for part in smaller if "skipped" not in part]
+    tables = {name: table[known] for name, table in tables.items()}
+    looks, vectors = book.centroids[known], book.vectors()[known]
     # Queries from smooth to busy patches; the smooth ones alone would all look the same.
     busy = np.argsort(vectors.std(1))
     queries = busy[(np.linspace(0.3, 0.98, 6) * (len(busy) - 1)).astype(int)]
@@ -205,16 +222,26 @@ def analyze_embeddings(
     rows = {name: nearest_symbols(value, queries) for name, value in near.items()}
     drawn = np.unique(np.concatenate([queries, *(r.reshape(-1) for r in rows.values())]))
     result["nearest"] = {"queries": known[queries], **{n: known[r] for n, r in rows.items()}}
-    result["patches"] = {str(known[i]): patch_picture(vectors[i], s.patch_side) for i in drawn}
+    pictures = {str(known[i]): patch_picture(vectors[i], s) for i in drawn}
+    result["patch_shape"] = pictures[str(known[drawn[0]])].shape[:2]
+    result["patches"] = {symbol: picture.tobytes().hex() for symbol, picture in pictures.items()}
     return result
 
 
-def patch_picture(vector: NDArray[Any], patch_side: int, side: int = 8) -> str:
-    """Shrink a centroid in pixel space (D,) to side x side x 3 bytes, written as hex."""
+def patch_picture(vector: NDArray[Any], settings: TokenizerSettings, longest: int = 12) -> Pixels:
+    """Draw a centroid in pixel space (D,) at most `longest` pixels long: (height, width, 3).
+
+    A strip lies along its side, with the border on top.
+    """
     from PIL import Image
 
-    pixels = np.clip(np.rint(vector.reshape(patch_side, -1, 3)), 0, 255).astype(np.uint8)
-    return Image.fromarray(pixels).resize((side, side), Image.Resampling.BOX).tobytes().hex()
+    pixels = np.clip(np.rint(vector.reshape(settings.patch_side, -1, 3)), 0, 255).astype(np.uint8)
+    if settings.strips:  # their first axis runs along the side
+        pixels = np.ascontiguousarray(pixels.swapaxes(0, 1))
+    height, width = pixels.shape[:2]
+    scale = min(1.0, longest / max(height, width))
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BOX))
 
 
 def analyze_set(part: TokenSet, labels: Ints | None, seed: int = 0) -> Result:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from puzlm import analysis, plots
-from puzlm.analyze import analyze, read_embeddings
+from puzlm.analyze import analyze, patch_picture, read_embeddings
 from puzlm.errors import PuzlmError
 from puzlm.tokenizer import PieceTokenizer, TokenizerSettings
 
@@ -133,6 +133,34 @@ def test_touching_positions_face_each_other():
     assert set((second - first)[0, 4:].ravel()) == {12}  # bottoms and tops
 
 
+@pytest.mark.parametrize("grid", [(3, 3), (2, 3), (5, 5), (1, 4)])
+def test_the_floor_pairs_sides_that_share_no_corner(grid):
+    (first, _), (second, _), corners = analysis.inner_borders(grid)
+    assert len(first) == grid[0] * (grid[1] - 1) + grid[1] * (grid[0] - 1) == len(corners)
+    pairs = analysis.apart(grid)
+    assert 0 < len(pairs) <= 128
+    for i, j in pairs:
+        assert not set(corners[i]) & set(corners[j]) and first[i] != second[j]
+    assert not len(analysis.apart((2, 2)))  # all four borders meet in the middle
+
+
+def test_what_only_corners_share_is_not_in_the_floor():
+    """Every corner of the grid has a symbol of its own, which all squares around it show."""
+    settings = TokenizerSettings(granularity=2, vocab_size=16, pca_dim=None, piece_size=16)
+    corner = RNG.integers(0, 16, (800, 4, 4))
+    pieces = [
+        corner[:, r : r + 2, c : c + 2].reshape(800, 4)[:, [0, 1, 3, 2]]  # clockwise
+        for r in range(3)
+        for c in range(3)
+    ]
+    tokens = np.stack(pieces, 1)[..., None]
+    found = analysis.border_information(tokens, (3, 3), settings, np.arange(16))
+    assert found["touching"]["value"] == pytest.approx(4, abs=0.02)
+    assert found["same_picture"]["value"] == pytest.approx(0, abs=0.02)
+    small = analysis.border_information(tokens[:, [0, 1, 3, 4]], (2, 2), settings, np.arange(16))
+    assert "same_picture" not in small and small["touching"]["value"] > 3.9
+
+
 def test_equal_super_tokens():
     tokens = RNG.integers(0, 100, (3, 4, 12, 1))
     tokens[0, 1] = tokens[0, 0]
@@ -174,8 +202,32 @@ def test_only_known_symbols_are_scored():
 def test_partial_correlation_removes_what_is_given():
     cause = RNG.standard_normal(4000)
     x, y = cause + RNG.standard_normal((2, 4000))
-    assert analysis.partial_spearman(x, y) == pytest.approx(0.5, abs=0.06)
-    assert analysis.partial_spearman(x, y, cause) == pytest.approx(0, abs=0.06)
+    xy, xz, yz = analysis.spearman(x, y), analysis.spearman(x, cause), analysis.spearman(y, cause)
+    assert xy == pytest.approx(0.5, abs=0.06)
+    assert analysis.partial(xy, xz, yz) == pytest.approx(0, abs=0.06)
+    assert np.isnan(analysis.partial(0.5, 1.0, 0.5))
+
+
+def test_noise_in_fit_does_not_turn_the_verdict_to_looks():
+    """Embeddings follow fit, looks follow it by half; noisy fit alone would credit looks."""
+    k, rng = 120, np.random.default_rng(4)
+    true = rng.standard_normal((k, 4))
+    tables = {"after": true + 0.5 * rng.standard_normal((k, 4))}
+    looks = true + 0.8 * rng.standard_normal((k, 4))
+    unit = true / np.linalg.norm(true, axis=1, keepdims=True)
+    fit = 2 * unit @ unit.T
+
+    def noisy():
+        noise = 2.5 * rng.standard_normal((k, k))
+        return fit + (noise + noise.T) / 2
+
+    halves = noisy(), noisy()
+    found = analysis.embedding_geometry(tables, looks, sum(halves) / 2, halves)
+    after = {key: row["value"] for key, row in found["after"].items()}
+    assert found["compatibility_reliability"] < 0.95
+    assert after["only_looks"] > 0.15  # wrong: nothing but fit is in these embeddings
+    assert after["corrected_only_looks"] < after["only_looks"] - 0.1
+    assert after["corrected_only_compatibility"] > after["only_compatibility"]
 
 
 def test_embeddings_before_training_are_those_of_the_start_file(tmp_path):
@@ -224,7 +276,12 @@ def test_every_number_is_in_the_file(run):
     assert near["borders"]["touching"]["value"] > wide["borders"]["touching"]["value"] > 0
     assert near["borders"]["touching"]["value"] > near["borders"]["same_picture"]["value"]
     assert result["english"]["zipf"]["exponent"]["value"] == pytest.approx(1, abs=0.2)
-    assert result["embeddings"]["before"]["looks"]["value"] == pytest.approx(0, abs=0.3)
+    embeddings = result["embeddings"]
+    assert embeddings["before"]["looks"]["value"] == pytest.approx(0, abs=0.3)
+    assert embeddings["puzzles"] == 120 and 0 < embeddings["compatibility_reliability"] <= 1
+    assert [part["puzzles"] for part in embeddings["fewer"]] == sorted(
+        part["puzzles"] for part in embeddings["fewer"]
+    )
 
 
 @pytest.mark.parametrize("name", ["analysis", "analysis-beyond"])
@@ -234,6 +291,26 @@ def test_figures_are_drawn(run, name):
     assert pixels.shape[1] > 1000 and 0.01 < (pixels < 128).mean() < 0.9
     text = (out / f"{name}.svg").read_text()
     assert text.startswith("<?xml") and "photos-3x3" in text and "(bits" in text
+
+
+def test_patches_are_drawn_as_they_lie():
+    """A strip keeps its shape, border on top; a square shrinks."""
+    strips = TokenizerSettings(granularity=4, pca_dim=8, piece_size=48, patch="strip:4")
+    vector = np.zeros((12, 4, 3))  # along the side, inwards
+    vector[:, 0] = 200
+    picture = patch_picture(vector.reshape(-1), strips)
+    assert picture.shape == (4, 12, 3) and (picture[0] == 200).all() and not picture[1:].any()
+    squares = TokenizerSettings(granularity=4, pca_dim=8, piece_size=96)
+    assert patch_picture(np.zeros(24 * 24 * 3), squares).shape == (12, 12, 3)
+
+
+def test_a_single_gap_has_no_panel(run, tmp_path):
+    analyze(run[1][:1], tmp_path / "one", model=run[0] / "model")
+    one, many = (
+        (f / "analysis-beyond.svg").read_text() for f in (tmp_path / "one", run[0] / "out")
+    )
+    assert "Facing symbols, by gap" in many and "Facing symbols, by gap" not in one
+    assert "another side" in one  # the floor is a level line then
 
 
 def test_without_a_model_it_says_what_was_left_out_and_a_seed_gives_the_same_files(run, tmp_path):
@@ -295,6 +372,13 @@ def test_bad_token_files_are_refused_in_one_sentence(tmp_path):
     assert not (tmp_path / "out").exists()
     with pytest.raises(PuzlmError, match="no token files"):
         analyze([], tmp_path / "out")
+
+
+def test_negative_symbols_are_refused_in_one_sentence(tmp_path):
+    path = write_tokens(tmp_path / "negative.npy", RNG.integers(0, 128, (4, 9, 12, 1)))
+    np.save(path, RNG.integers(-5, 128, (40, 9, 12, 1)))
+    with pytest.raises(PuzlmError, match=r"symbol -5; symbols are 0 to k - 1 = 127"):
+        analyze([path], tmp_path / "out")
 
 
 def test_tokens_of_another_tokenizer_are_refused(run, tmp_path):
