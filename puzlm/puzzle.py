@@ -8,7 +8,7 @@ positions[i] % columns. A piece that has no place has position -1.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -225,10 +225,10 @@ class Puzzle:
             found = find_grid(to_rgb(image))
             if found is None:
                 raise PuzzleError(
-                    f"{path}: no seams found; say into how many pieces it was cut, for example "
-                    "--grid 3"
+                    f"{path}: no seams found both ways; say into how many pieces it was cut, for "
+                    "example --grid 3"
                 )
-            grid = found
+            return replace(cls.from_shuffled(with_holes(image), found), settings={"found": True})
         return cls.from_shuffled(with_holes(image), grid)
 
 
@@ -252,30 +252,60 @@ def as_pixels(image: Pixels | Image.Image, holes: bool = False) -> Pixels:
 
 
 def find_grid(image: Pixels) -> Grid | None:
-    """Find the grid of a shuffled picture from its seams; None when they do not show.
+    """Find the grid of a shuffled picture from its seams; None when they do not show clearly.
 
-    A seam is a line across which neighbouring pixels differ much more than beside it. The finest
-    division almost all of whose lines are seams is taken: a coarser one has some of them too.
+    Seams must show both ways: a strip of pieces looks like a grid half of whose seams are hidden.
     """
-    found = []
-    for axis in (0, 1):
-        pixels = image.astype(np.float32).swapaxes(0, axis)
-        # Jump k lies between lines k and k + 1.
-        jumps = np.abs(np.diff(pixels, axis=0)).mean((1, 2))
-        length, best = len(pixels), 1
-        for parts in range(2, min(64, length // 8) + 1):
-            if length % parts:
-                continue  # pieces are equally large
-            seams = np.arange(1, parts) * (length // parts) - 1
-            beside = np.stack(
-                [jumps[np.clip(seams + k, 0, len(jumps) - 1)] for k in (-3, -2, 2, 3)]
-            )
-            ratio = jumps[seams] / (np.median(beside, axis=0) + 0.5)
-            if np.median(ratio) > 1.8 and np.mean(ratio > 1.3) > 0.75:
-                best = parts
-        found.append(best)
+    lines = [_seams(image.swapaxes(0, axis)) for axis in (0, 1)]
+    # One seam alone may be an edge of the picture, so few of them have to be clearer (the last
+    # number); and where one direction shows a shuffled picture, less will do for the other.
+    found = [_division(line, 0.35, 0.6) for line in lines]
+    if max(found) > 1:
+        found = [
+            n if n > 1 else _division(line, 0.25, 0.3) for n, line in zip(found, lines, strict=True)
+        ]
     rows, columns = found
-    return (rows, columns) if rows * columns > 1 else None
+    return (rows, columns) if min(found) > 1 else None
+
+
+def _seams(pixels: Pixels, chunks: int = 24) -> NDArray[np.float32]:
+    """How much more than beside it pixels differ across each line, all along it: (length - 1,).
+
+    A mean of logarithms over parts of the line, each of limited weight: an edge of the picture
+    crosses some of them, a seam all.
+    """
+    jumps = np.abs(np.diff(pixels.astype(np.float32), axis=0)).mean(2)
+    width = jumps.shape[1]
+    starts = np.linspace(0, width, max(1, min(chunks, width // 8)) + 1).astype(int)
+    parts = 1 + np.add.reduceat(jumps, starts[:-1], axis=1) / np.diff(starts)
+    at = np.arange(len(parts))
+    beside = np.median([parts[np.clip(at + k, 0, len(at) - 1)] for k in (-3, -2, 2, 3)], axis=0)
+    line = np.clip(np.log(parts / beside), -2 / 3, 2).mean(1)
+    line -= np.median(line)
+    block = at % 8 == 7  # JPEG's own seams
+    if block.any():
+        line -= max(0.0, float(np.median(line[block]) - np.median(line[~block]))) * block
+    return line
+
+
+def _division(line: NDArray[np.float32], least: float, few: float) -> int:
+    """The finest division into equal parts all of whose lines are seams; 1 if there is none."""
+    length = len(line) + 1
+    found, seams = 1, np.arange(0)
+    for parts in range(2, min(64, length // 8) + 1):
+        if length % parts:
+            continue
+        at = np.arange(1, parts) * (length // parts) - 1
+        strength = line[at].mean()
+        if strength <= least * (1 + few / len(at)) or np.quantile(line[at], 0.25) <= 0.05:
+            continue
+        if found > 1 and parts % found == 0:  # has the same seams; are the others some, too?
+            if np.quantile(line[np.setdiff1d(at, seams)], 0.25) <= 0.4 * line[seams].mean():
+                continue
+        elif found > 1 and strength <= line[seams].mean():
+            continue
+        found, seams = parts, at
+    return found
 
 
 def guess_grid(count: int) -> Grid:

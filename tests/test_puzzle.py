@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from puzlm.errors import PuzzleError
-from puzlm.images import write_image
+from puzlm.images import read_image, write_image
 from puzlm.puzzle import (
     HOLE,
     WRONG,
@@ -23,6 +24,8 @@ from puzlm.puzzle import (
     parse_grid,
     shuffled,
 )
+
+SAMPLES = Path(__file__).parents[1] / "puzlm" / "samples"
 
 
 def test_convention_is_raster_cell_of_each_piece():
@@ -143,6 +146,22 @@ def test_shuffled_picture_with_holes_can_be_read_back(photo, tmp_path):
 def test_the_grid_is_found_from_the_seams(grid, photo):
     puzzle = Puzzle.from_image(photo, grid, seed=2)
     assert find_grid(shuffled(puzzle)) == parse_grid(grid)
+
+
+def test_blocks_of_jpeg_are_no_seams(photo, tmp_path):
+    """Every eighth line of a compressed sheet is a faint seam; a grid was made of these."""
+    for picture in (photo, read_image(SAMPLES / "flower.jpg")):
+        sheet = shuffled(Puzzle.from_image(picture[:416, :624], 3, gap=0.1, seed=2))
+        Image.fromarray(sheet).save(tmp_path / "s.jpg", quality=20)
+        assert Puzzle.load(tmp_path / "s.jpg").grid == (3, 3)
+        Image.fromarray(picture).save(tmp_path / "p.jpg", quality=20)
+        with pytest.raises(PuzzleError, match="--grid"):
+            Puzzle.load(tmp_path / "p.jpg")
+
+
+def test_seams_in_one_direction_are_not_enough(photo):
+    """They may be a grid's whose other seams do not show, and 3x1 is a wrong answer to 3x3."""
+    assert find_grid(shuffled(Puzzle.from_image(photo, "1x4", seed=2))) is None
 
 
 def test_a_whole_photo_has_no_seams(photo):
