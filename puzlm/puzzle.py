@@ -280,7 +280,7 @@ def _seams(pixels: Pixels, chunks: int = 24) -> NDArray[np.float32]:
     parts = 1 + np.add.reduceat(jumps, starts[:-1], axis=1) / np.diff(starts)
     at = np.arange(len(parts))
     beside = np.median([parts[np.clip(at + k, 0, len(at) - 1)] for k in (-3, -2, 2, 3)], axis=0)
-    line = np.clip(np.log(parts / beside), -2 / 3, 2).mean(1)
+    line: NDArray[np.float32] = np.clip(np.log(parts / beside), -2 / 3, 2).mean(1)
     line -= np.median(line)
     block = at % 8 == 7  # JPEG's own seams
     if block.any():
