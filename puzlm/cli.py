@@ -14,6 +14,8 @@ from puzlm.cli_puzzles import export, make, models, solve, web
 from puzlm.cli_training import ablate, fit_sides, fit_tokenizer, tokenize, train
 from puzlm.errors import PuzlmError
 
+STOPPED = 130  # exit code of a program that Ctrl-C ended
+
 app = typer.Typer(
     help="Solve square jigsaw puzzles by reading them.",
     no_args_is_help=True,
@@ -59,7 +61,13 @@ def main() -> None:
     # Pillow warns of what images.py refuses a moment later. By text: it is not loaded yet.
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")
     try:
-        sys.exit(app(standalone_mode=False))
+        code = app(standalone_mode=False)
+        if code == STOPPED:  # what newer Typers make of Ctrl-C
+            raise KeyboardInterrupt
+        sys.exit(code)
+    except KeyboardInterrupt:
+        print("puzlm: stopped", file=sys.stderr)
+        sys.exit(STOPPED)
     except PuzlmError as error:
         print(f"puzlm: {error}", file=sys.stderr)
         sys.exit(2)
@@ -71,9 +79,9 @@ def main() -> None:
         sys.exit(2)
     # Typer brings click's errors along, under a module name that changes with its versions.
     except Exception as error:
-        if type(error).__name__ == "Abort":  # Ctrl-C
+        if type(error).__name__ == "Abort":  # what older Typers make of Ctrl-C
             print("puzlm: stopped", file=sys.stderr)
-            sys.exit(1)
+            sys.exit(STOPPED)
         if not hasattr(error, "format_message"):
             raise
         _refuse(error)

@@ -26,6 +26,7 @@ from puzlm.cli_options import (
     answer,
     chosen_engine,
     teller,
+    warn,
 )
 from puzlm.errors import PuzlmError, SettingsError
 
@@ -53,7 +54,9 @@ def evaluate(
 ) -> None:
     """Measure a solver: absolute, perfect and neighbour accuracy with 95 % intervals."""
     from puzlm.calibration import VERSION
+    from puzlm.compare import remarks
     from puzlm.evaluate import evaluate as run
+    from puzlm.evaluate import source_digest
     from puzlm.protocols import from_images, get_protocol
     from puzlm.solver import load_solver
 
@@ -73,23 +76,35 @@ def evaluate(
         asked = load() if ray is None else ray.solving(load, address)
         settings: dict[str, Any] = {"model": model, "decode": decode}
         settings["calibration"] = None if ":" in chosen else VERSION  # others say what they like
-        found = run(
-            asked,
-            rules,
-            source,
-            limit=limit,
-            output=output,
-            solver_name=chosen,
-            settings=settings,
-            progress=tick,
-            spread=ray is not None,
-        )
+        if ":" in chosen:
+            settings["source"] = source_digest(chosen)
+        try:
+            found = run(
+                asked,
+                rules,
+                source,
+                limit=limit,
+                output=output,
+                solver_name=chosen,
+                settings=settings,
+                progress=tick,
+                report=warn,
+                spread=ray is not None,
+            )
+        except KeyboardInterrupt:
+            if output is not None:
+                warn(f"{output}: the same command goes on where it stopped")
+            raise
     lines = [
         f"{name:10s} {found[name]['value']:.1f} % "
         f"[{found[name]['low']:.1f}, {found[name]['high']:.1f}]"
         for name in ("absolute", "perfect", "neighbour")
     ]
-    lines += [f"{found['puzzles']} puzzles, {found['seconds_per_puzzle']:.3f} s each"]
+    about = [f"{found['puzzles']} puzzles, {found['seconds_per_puzzle']:.3f} s each"]
+    lines += ["; ".join(about + remarks(found))]
+    if found["failed"]:
+        first = next(record["error"] for record in found["outcomes"] if record["error"])
+        warn(f"{found['failed']} of {found['puzzles']} puzzles failed; the first: {first}")
     del found["outcomes"]
     answer(found, as_json, "\n".join(lines))
 

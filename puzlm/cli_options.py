@@ -44,6 +44,11 @@ def answer(record: Any, as_json: bool, text: str = "") -> None:
         print(text)
 
 
+def warn(line: str) -> None:
+    """Say something on stderr, in one line."""
+    print(f"puzlm: {' '.join(line.split())}", file=sys.stderr)
+
+
 def teller(as_json: bool) -> Callable[[str], None]:
     """Where the lines of a long command go: nowhere when JSON is wanted."""
     return (lambda line: None) if as_json else print

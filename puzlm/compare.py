@@ -143,12 +143,18 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def _row(result: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
+def remarks(result: dict[str, Any]) -> list[str]:
+    """What to know beside the numbers of one result: failures, cells taken twice, the scale."""
     notes = [f"{result['failed']} failed"] if result.get("failed") else []
     notes += [f"{result['repeated']} with a cell twice"] if result.get("repeated") else []
     low, high = result["data"].get("scale", [1.0, 1.0])
     if (low, high) != (1.0, 1.0):
         notes.append(f"geometry x {low:.3g}" + (f" to {high:.3g}" if high != low else ""))
+    return notes
+
+
+def _row(result: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
+    notes = remarks(result)
     difference = test = ""
     if result is not first and result["data"]["fingerprint"] == first["data"]["fingerprint"]:
         found = pair(first, result)
