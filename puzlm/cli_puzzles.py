@@ -153,18 +153,17 @@ def export(
 
 def web(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any that is free.")] = 8000,
     model: Model = None,
 ) -> None:
-    """Open the page to cut, solve and mend puzzles in a browser."""
+    """Serve the page to cut, solve and mend puzzles; open its address in a browser."""
     # Before numpy is loaded: small matrices on several busy threads take ten times as long.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from puzlm.web.app import serve
     except ImportError as error:
         raise SettingsError(f"{error.name} is missing: pip install 'puzlm[web]'") from error
-    print(f"http://{host}:{port}  (Ctrl-C ends it)")
-    serve(host, port, model)
+    serve(host, port, model, ready=lambda a: print(f"{a}  (Ctrl-C ends it)", flush=True))
 
 
 def models(as_json: Json = False) -> None:

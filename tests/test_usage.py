@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -120,3 +121,34 @@ def test_ctrl_c_says_that_it_stopped(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60)[1] == "puzlm: stopped\n" and process.returncode == 130
+
+
+# ---- web --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "vision"], "there is none in it (tokenizer.json)"),
+        (["--model", "none"], "model 'none'"),
+        (["--port", "99999"], "--port 99999: must be from 0"),
+        (["--port", "-1"], "--port -1: must be from 0"),
+        (["--port", "{taken}"], "cannot listen there (Address already in use)"),
+        (["--host", "no.such.host.invalid"], "no address of this machine"),
+    ],
+)
+def test_web_says_what_is_wrong_before_any_address(refused, options, message):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        assert message in refused("web", *[o.format(taken=taken) for o in options])
+
+
+def test_web_tells_the_address_that_it_took(run, monkeypatch):
+    import uvicorn
+
+    def ask(server, sockets):
+        assert sockets[0].getsockname()[1] > 0
+
+    monkeypatch.setattr(uvicorn.Server, "run", ask)
+    code, out, err = run("web", "--port", "0")
+    assert (code, err) == (0, "") and out.startswith("http://127.0.0.1:") and ":0 " not in out
