@@ -56,12 +56,18 @@ def _refuse(error: Any) -> NoReturn:
     sys.exit(2)
 
 
+def _drop_stdout() -> None:
+    """Let what is still to be printed go nowhere: Python would try again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Run the command: a user's error is one line on stderr and exit code 2."""
     # Pillow warns of what images.py refuses a moment later. By text: it is not loaded yet.
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()  # or a full disk would be met where nobody can tell of it
         if code == STOPPED:  # what newer Typers make of Ctrl-C
             raise KeyboardInterrupt
         sys.exit(code)
@@ -72,8 +78,16 @@ def main() -> None:
         print(f"puzlm: {error}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         sys.exit(1)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        if error.filename is None:  # no file but stdout
+            _drop_stdout()
+        where = "what there is to print" if error.filename is None else error.filename
+        print(f"puzlm: {where}: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
     except MemoryError:
         print("puzlm: not enough memory for a picture or batch of this size", file=sys.stderr)
         sys.exit(2)

@@ -16,11 +16,11 @@ from puzlm.cli_options import (
     Erode,
     GridOption,
     Json,
-    Limit,
     Model,
     OutputFile,
     OutputFolder,
     Progress,
+    Seed,
     SolverName,
     Solvers,
     answer,
@@ -43,8 +43,15 @@ def evaluate(
     decode: Annotated[
         str | None, typer.Option(help="The seq2seq alone: valid, greedy, beam or assign.")
     ] = None,
-    limit: Limit = None,
-    seed: Annotated[int, typer.Option()] = 0,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Use only so many: the first of --images or a tar, evenly spaced ones of "
+            "--data that is a folder.",
+        ),
+    ] = None,
+    seed: Seed = 0,
     engine: Engine = "single",
     address: Address = None,
     output: Annotated[
@@ -126,7 +133,7 @@ def generalise(
     solver: Solvers,
     output: OutputFile,
     grid: Annotated[list[str] | None, typer.Option(help="3 or 3x4; may be repeated.")] = None,
-    limit: Annotated[int, typer.Option(help="Puzzles a cell.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Puzzles a cell.")] = 100,
     figure: Annotated[Path | None, typer.Option(help="Also draw the heat map.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -161,7 +168,7 @@ def analyze(
     tokens: Annotated[list[Path], typer.Argument(help="Token files of `puzlm tokenize`.")],
     output: OutputFolder,
     model: Model = None,
-    seed: Annotated[int, typer.Option()] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Entropy, Zipf, Heaps and more of token files, as JSON and figures."""

@@ -16,7 +16,8 @@ from puzlm.errors import SettingsError
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 GridOption = Annotated[str, typer.Option("--grid", help="Rows x columns: 3 or 3x4.")]
 Images = Annotated[list[Path], typer.Argument(help="Folders, image files or tar files.")]
-Limit = Annotated[int | None, typer.Option(help="Use only the first so many images.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first so many images.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of all that is drawn at random.")]
 Erode = Annotated[
     float,
     typer.Option("--erode", help="Gap between pieces: below 1 a fraction of the piece, else px."),

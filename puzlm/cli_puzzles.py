@@ -16,6 +16,7 @@ from puzlm.cli_options import (
     OutputFolder,
     OwnSolver,
     Progress,
+    Seed,
     answer,
 )
 from puzlm.errors import PuzzleError, SettingsError
@@ -30,7 +31,7 @@ def make(
         bool, typer.Option(help="Eroded pieces lie off centre in their cells.")
     ] = False,
     missing: Annotated[int, typer.Option(help="Pieces to leave out.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the shuffle.")] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Cut a picture into shuffled piece files, with the truth in puzzle.json."""

@@ -64,9 +64,12 @@ def open_image(source: str | Path | bytes, *, name: str | None = None) -> Image.
         raise ImageError(f"{label}: not an image that can be read") from error
     except ImageError:
         raise
+    except OSError as error:
+        if error.errno is None:  # Pillow's own, of damaged data
+            raise ImageError(f"{label}: damaged or cut short ({error})") from error
+        raise ImageError(f"{label}: cannot be read ({error.strerror})") from error
     # Pillow's decoders raise many kinds on damaged files; every one means the same to a person.
     except (
-        OSError,
         ValueError,
         SyntaxError,
         EOFError,
@@ -109,12 +112,12 @@ def write_image(path: str | Path, pixels: Pixels) -> None:
 def write_bytes(path: str | Path, data: bytes) -> None:
     """Write a whole file or nothing."""
     path = Path(path)
-    if path.is_dir():
-        raise ImageError(f"{path}: is a folder, a file name is needed here")
     temporary: str | None = None
     try:
+        if path.is_dir():
+            raise ImageError(f"{path}: is a folder, a file name is needed here")
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         os.chmod(temporary, 0o666 & ~_umask())

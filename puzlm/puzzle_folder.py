@@ -33,7 +33,7 @@ def write(puzzle: Puzzle, folder: Path) -> None:
         raise PuzzleError(f"{folder}: holds other files ({other}); choose a new folder")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:40]}."))
     except OSError as error:
         raise PuzzleError(f"{folder}: cannot be written ({error.strerror})") from error
     try:
@@ -81,7 +81,16 @@ def read(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzl
             settings = {k: record[k] for k in KEPT if k in record}
             if "given" in settings:  # JSON's keys are text
                 settings["given"] = {int(p): int(c) for p, c in settings["given"].items()}
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        except OSError as error:
+            raise PuzzleError(f"{folder / RECORD}: cannot be read ({error.strerror})") from error
+        except (
+            LookupError,
+            ValueError,
+            TypeError,
+            ArithmeticError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             if isinstance(error, PuzlmError):
                 raise
             raise PuzzleError(f"{folder / RECORD}: damaged ({error!r})") from error
@@ -114,5 +123,5 @@ def read(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzl
     try:
         positions = None if truth is None else np.array(truth, np.int64)
         return Puzzle(np.stack(pieces), known, positions, tuple(names), settings)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise PuzzleError(f"{folder / RECORD}: {error}") from error

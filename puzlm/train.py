@@ -27,6 +27,7 @@ from puzlm import checkpoints, kernels
 from puzlm.backbones import Seq2Seq, TorchReader
 from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.decoding import decode
+from puzlm.devices import check_device
 from puzlm.errors import SettingsError
 from puzlm.fast import PLAIN, PROVEN, SplitBook, Tricks, bart, compiled
 from puzlm.images import cores, iter_images, write_bytes
@@ -378,7 +379,7 @@ class Exams:
 def pick_device(name: str) -> str:
     """The device of this process: a name, or 'auto' for a GPU if there is one."""
     if name != "auto":
-        return name
+        return check_device(name, "train.device")
     if not torch.cuda.is_available():
         return "cpu"
     return f"cuda:{os.environ.get('LOCAL_RANK', 0)}"

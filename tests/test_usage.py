@@ -9,11 +9,19 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from evaluating import write_photos
 
 from puzlm import cli
+from puzlm.errors import PuzlmError
+from puzlm.images import write_image
+from puzlm.puzzle import Puzzle
+from puzlm.solver import Solver
+from puzlm.train import pick_device
 
 
 @pytest.fixture
@@ -152,3 +160,117 @@ def test_web_tells_the_address_that_it_took(run, monkeypatch):
     monkeypatch.setattr(uvicorn.Server, "run", ask)
     code, out, err = run("web", "--port", "0")
     assert (code, err) == (0, "") and out.startswith("http://127.0.0.1:") and ":0 " not in out
+
+
+# ---- numbers, files and disks -------------------------------------------------------------------
+
+SAMPLE = str(Path(cli.__file__).parent / "samples" / "china.jpg")
+LONG = "x" * 256
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["make", SAMPLE, "-o", "out", "--seed", "-1"], "--seed"),
+        (["make", SAMPLE, "-o", "out", "--erode", "nan"], "gap nan: must be 0 or more"),
+        (["make", SAMPLE, "-o", "out", "--erode", "inf"], "gap inf: must be 0 or more"),
+        (["make", SAMPLE, "-o", "out", "--grid", "99999999999x99999999999999"], "too small"),
+        (["make", SAMPLE, "-o", "out", "--grid", "9" * 5000], "give one number"),
+        (["make", SAMPLE, "-o", LONG], "File name too long"),
+        (["make", f"{LONG}.png", "-o", "out"], "File name too long"),
+        (["evaluate", "--images", SAMPLE, "--seed", "-1", "-o", "r.json"], "--seed"),
+        (["evaluate", "--images", SAMPLE, "--limit", "-3", "-o", "r.json"], "--limit"),
+        (["evaluate", "--images", SAMPLE, "--erode", "nan", "-o", "r.json"], "gap nan"),
+        (["tokenize", SAMPLE, "--tokenizer", "puzlm-3x3", "-o", "t.npy", "--limit", "-2"], "limit"),
+        (["solve", LONG], "File name too long"),
+        (["solve", "sheet.png", "--grid", "2", "--solver", "random", "-o", f"{LONG}.png"], "long"),
+        (["solve", "endless"], "damaged (OverflowError"),
+        (["solve", "deep"], "damaged (RecursionError"),
+        (["solve", "untrue"], "untrue/puzzle.json"),
+        (["compare", "results.json"], "results.json: a damaged results file (TypeError"),
+    ],
+)
+def test_what_cannot_be_is_one_line(refused, here, arguments, message):
+    write_image(here / "sheet.png", np.zeros((20, 20, 3), np.uint8))
+    for name, text in (
+        ("endless", '{"pieces": ["a.png"], "grid": [1e400, 3]}'),
+        ("deep", '{"pieces": ["a.png"], "grid": [1, 2], "truth": ' + "[" * 100_000),
+        ("untrue", f'{{"pieces": ["a.png"], "grid": [1, 2], "truth": [{10**30}]}}'),
+    ):
+        write_image(here / name / "a.png", np.zeros((9, 9, 3), np.uint8))
+        (here / name / "puzzle.json").write_text(text)
+    found = {"version": 1, "protocol": {"name": "p"}, "solver": "s", "data": {}, "puzzles": 1}
+    found |= {"outcomes": [], "absolute": 5, "perfect": 5, "neighbour": 5}
+    (here / "results.json").write_text(json.dumps(found))
+    before = sorted(here.rglob("*"))
+    assert message in refused(*arguments)
+    assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize("path", ["p", "p/piece_0.png", "p/shuffled.png"])
+def test_what_may_not_be_read_is_one_line(refused, here, monkeypatch, photo, path):
+    """Tests may run as root, who may read all: the system's refusal is put in its place."""
+    Puzzle.from_image(photo, 2, seed=1).save(here / "p")
+    hidden = here / (path if path != "p" else "p/puzzle.json")
+    read = Path.read_bytes, Path.read_text
+
+    def refusing(how):
+        def call(self, *arguments, **more):
+            if self.absolute() == hidden:
+                raise PermissionError(13, "Permission denied", str(self))
+            return how(self, *arguments, **more)
+
+        return call
+
+    monkeypatch.setattr(Path, "read_bytes", refusing(read[0]))
+    monkeypatch.setattr(Path, "read_text", refusing(read[1]))
+    asked = "p" if "shuffled" not in path else path
+    line = refused("solve", asked, "--grid", "2")
+    assert line == f"puzlm: {hidden.relative_to(here)}: cannot be read (Permission denied)\n"
+
+
+def test_a_folder_that_may_not_be_entered(refused, here, monkeypatch):
+    def exists(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", exists)
+    assert refused("solve", "locked/a.png") == "puzlm: locked/a.png: Permission denied\n"
+
+
+@pytest.mark.parametrize("arguments", [["models"], ["--help"]])
+def test_a_full_disk_behind_stdout(arguments):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "puzlm", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "puzlm: what there is to print: No space left on device\n"
+
+
+# ---- from Python --------------------------------------------------------------------------------
+
+
+def test_python_gets_clear_errors(photo):
+    pieces = Puzzle.from_image(photo, [3, 3], seed=1)
+    assert pieces.grid == (3, 3) and Puzzle(pieces.pieces, [3, 3]).grid == (3, 3)
+    solver = Solver(solver="random")
+    assert solver.solve(list(pieces.pieces), grid=[3, 3]).grid == (3, 3)
+    for call, message in (
+        (lambda: solver.solve([]), "no pieces"),
+        (lambda: Puzzle(pieces.pieces, (0, 3)), "grid 0x3"),
+        (lambda: Puzzle(pieces.pieces, (3, 3, 3)), "two whole numbers"),
+        (lambda: Puzzle.from_image(photo, (1.5, 2)), "two whole numbers"),
+        (lambda: Puzzle.from_image(photo, 3, seed=-1), "seed -1: must be 0 or more"),
+    ):
+        with pytest.raises(PuzlmError, match=message):
+            call()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("name", ["cuda", "cuda:7", "gpu", "cuda:x"])
+def test_a_device_that_is_not_there(refused, here, name):
+    with pytest.raises(PuzlmError, match=f"device {name}: "):
+        Solver.from_pretrained(device=name)
+    options = ["fit-tokenizer", SAMPLE, "-o", "out", "--device", name]
+    assert f"device {name}: " in refused(*options)
+    with pytest.raises(PuzlmError, match=f"train.device {name}: "):
+        pick_device(name)
