@@ -14,6 +14,8 @@ from puzlm.cli_puzzles import export, make, models, solve, web
 from puzlm.cli_training import ablate, fit_sides, fit_tokenizer, tokenize, train
 from puzlm.errors import PuzlmError
 
+NO_MEMORY = "puzlm: not enough memory for a puzzle, picture or batch of this size"
+OUT_OF_MEMORY = ("allocate memory", "out of memory", "bad_alloc")  # onnxruntime and torch say so
 STOPPED = 130  # exit code of a program that Ctrl-C ended
 
 app = typer.Typer(
@@ -89,13 +91,16 @@ def main() -> None:
         print(f"puzlm: {where}: {error.strerror}", file=sys.stderr)
         sys.exit(2)
     except MemoryError:
-        print("puzlm: not enough memory for a picture or batch of this size", file=sys.stderr)
+        print(NO_MEMORY, file=sys.stderr)
         sys.exit(2)
     # Typer brings click's errors along, under a module name that changes with its versions.
     except Exception as error:
         if type(error).__name__ == "Abort":  # what older Typers make of Ctrl-C
             print("puzlm: stopped", file=sys.stderr)
             sys.exit(STOPPED)
+        if any(words in str(error) for words in OUT_OF_MEMORY):
+            print(NO_MEMORY, file=sys.stderr)
+            sys.exit(2)
         if not hasattr(error, "format_message"):
             raise
         _refuse(error)

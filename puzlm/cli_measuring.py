@@ -24,6 +24,7 @@ from puzlm.cli_options import (
     SolverName,
     Solvers,
     answer,
+    check_solver,
     chosen_engine,
     teller,
     warn,
@@ -66,7 +67,9 @@ def evaluate(
     from puzlm.evaluate import source_digest
     from puzlm.protocols import from_images, get_protocol
     from puzlm.solver import load_solver
+    from puzlm.solving import check_pieces
 
+    check_solver(solver, model, decode)
     chosen = "seq2seq" if decode and solver == "auto" else solver
     if (protocol is None) == (not images):
         raise SettingsError("give either --protocol NAME --data PATH, or --images PATH")
@@ -78,6 +81,8 @@ def evaluate(
     else:
         made = partial(from_images, images or [], grid, erode, missing, seed, limit)
         rules, source = made()[0], lambda: made()[1]
+        if ":" not in chosen:
+            check_pieces(rules.grid[0] * rules.grid[1], f"--grid {grid}")
     load = partial(load_solver, chosen, model, decode or "valid")
     with Progress("solving", limit, quiet=as_json) as tick, chosen_engine(engine, address) as ray:
         asked = load() if ray is None else ray.solving(load, address)

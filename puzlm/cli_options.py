@@ -45,6 +45,17 @@ def answer(record: Any, as_json: bool, text: str = "") -> None:
         print(text)
 
 
+def check_solver(solver: str, model: str | None, decode: str | None, turned: bool = False) -> None:
+    """Refuse options that the chosen solver would not heed."""
+    name = "classic" if turned and solver == "auto" else solver
+    if decode and name not in ("auto", "seq2seq"):
+        why = " (which --rotations takes)" if turned else ""
+        raise SettingsError(f"--decode {decode}: is for the seq2seq solver, not for {name}{why}")
+    if model and (name in ("classic", "random") or ":" in name):
+        why = " (which --rotations takes)" if turned else ""
+        raise SettingsError(f"--model {model}: solver {name}{why} uses no model")
+
+
 def warn(line: str) -> None:
     """Say something on stderr, in one line."""
     print(f"puzlm: {' '.join(line.split())}", file=sys.stderr)

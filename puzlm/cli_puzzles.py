@@ -18,6 +18,7 @@ from puzlm.cli_options import (
     Progress,
     Seed,
     answer,
+    check_solver,
 )
 from puzlm.errors import PuzzleError, SettingsError
 
@@ -90,10 +91,10 @@ def solve(
 ) -> None:
     """Put the pieces together and write the picture."""
     from puzlm import solving
-    from puzlm.images import write_image
-    from puzlm.puzzle import Puzzle
     from puzlm.solver import Solver
 
+    check_solver(solver, model, decode, rotations)
+    fixed = _given(given) if given else None
     path = solving.find(puzzles)
     chosen = "classic" if rotations else "seq2seq" if decode else "auto"
     chosen = chosen if solver == "auto" else solver
@@ -104,7 +105,7 @@ def solve(
         return Solver.from_pretrained(model, solver=chosen, decoding=decode or "valid")
 
     if isinstance(path, list):
-        if given:
+        if fixed:
             raise SettingsError("--given: fixes pieces of one puzzle, not of many")
         folder, found = output or Path("solved"), []
         with Progress("solving", len(path), quiet=as_json) as tick:
@@ -120,19 +121,15 @@ def solve(
         if not as_json:
             solving.show_many(found, folder)
         raise typer.Exit(2 if any("error" in record for record in found) else 0)
-    loaded = Puzzle.load(path, grid, incomplete=incomplete)
+    loaded = solving.load(path, grid, incomplete)
     output = output or Path("solved.png")
     solving.check_output(path, loaded, output, gif)
-    solution = engine().solve(loaded, given=_given(given) if given else None)
-    write_image(output, solution.drawn(loaded.truth))
-    if gif is not None:
-        solving.write_gif(gif, loaded, solution)
+    solution = engine().solve(loaded, given=fixed)
+    solving.write(loaded, solution, output, gif)
     if show:
         typer.launch(str(output))
-    if as_json:
-        record = {**solution.as_dict(), "image": str(output), **solving.score(solution, loaded)}
-        answer(record, as_json)
-    else:
+    answer(solving.record(solution, loaded, output), as_json)
+    if not as_json:
         solving.show(solution, loaded, output)
 
 
@@ -192,5 +189,6 @@ def _given(pairs: list[str]) -> dict[int, int]:
         piece, equals, cell = pair.partition("=")
         if not (equals and piece.strip().isdigit() and cell.strip().isdigit()):
             raise PuzzleError(f"--given {pair}: write PIECE=CELL, for example 0=4")
-        fixed[int(piece)] = int(cell)
+        if fixed.setdefault(int(piece), int(cell)) != int(cell):
+            raise PuzzleError(f"--given {pair}: piece {int(piece)} is given another cell, too")
     return fixed

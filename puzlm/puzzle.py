@@ -189,9 +189,8 @@ class Puzzle:
         """Cut, drop `missing` pieces and shuffle, all by one seed."""
         grid, pixels = parse_grid(grid), as_pixels(image)
         check_cut(grid, gap, missing, seed)
-        geometry(
-            pixels.shape[0], pixels.shape[1], grid, gap
-        )  # says what is wrong before anything is drawn
+        # Before anything is drawn: a grid may be as large as anyone can type.
+        geometry(pixels.shape[0], pixels.shape[1], grid, gap)
         cells = grid[0] * grid[1]
         rng = np.random.default_rng(seed)
         order = rng.permutation(cells)[: cells - missing]

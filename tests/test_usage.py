@@ -23,43 +23,6 @@ from puzlm.puzzle import Puzzle
 from puzlm.solver import Solver
 from puzlm.train import pick_device
 
-
-@pytest.fixture
-def run(capfd, monkeypatch):
-    """Run the command here; gives exit code, stdout and stderr."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["puzlm", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capfd.readouterr()
-        return ended.value.code or 0, out, err
-
-    return call
-
-
-@pytest.fixture
-def refused(run):
-    """Run the command, which must end with one line on stderr and exit code 2; gives the line."""
-
-    def call(*arguments):
-        code, out, err = run(*arguments)
-        assert (code, out) == (2, "") and err.count("\n") == 1 and err.startswith("puzlm: "), err
-        return err
-
-    return call
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """Stand in an empty folder whose modules are forgotten afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    for name in ("my_own",):
-        sys.modules.pop(name, None)
-
-
 # ---- evaluate ---------------------------------------------------------------------------------
 
 
