@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -19,11 +19,31 @@ OUT_OF_MEMORY = ("allocate memory", "out of memory", "bad_alloc")  # onnxruntime
 STOPPED = 130  # exit code of a program that Ctrl-C ended
 
 app = typer.Typer(
-    help="Solve square jigsaw puzzles by reading them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from puzlm import __version__
+
+        print(f"puzlm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version."),
+    ] = False,
+) -> None:
+    """Solve square jigsaw puzzles by reading them."""
+
+
 for command in (
     make,
     solve,

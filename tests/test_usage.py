@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
 import torch
 from evaluating import write_photos
 
+import puzlm
 from puzlm import cli
 from puzlm.errors import PuzlmError
 from puzlm.images import write_image
@@ -207,6 +209,47 @@ def test_a_full_disk_behind_stdout(arguments):
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert done.stderr == "puzlm: what there is to print: No space left on device\n"
+
+
+# ---- help and documents -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+@pytest.mark.parametrize("command", [[], ["solve"]])
+def test_help_is_short_for_h(run, option, command):
+    code, out, err = run(*command, option)
+    assert (code, err) == (0, "") and out.startswith("Usage: ")
+
+
+def test_the_version(run):
+    assert run("--version") == (0, f"puzlm {puzlm.__version__}\n", "")
+
+
+def test_limit_says_which_images(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    assert "evenly spaced ones of --data" in run("evaluate", "--help")[1]
+
+
+@pytest.mark.parametrize("name", ["tiny", "vision"])
+def test_a_recipe_without_its_images_says_whose_they_are(refused, here, name):
+    recipe = Path(cli.__file__).parents[1] / "recipes" / f"{name}.toml"
+    line = refused("train", recipe, "-o", "run", "--set", 'data.train=["images"]')
+    assert "data.train of the recipe: images: no such file or folder; name your images" in line
+    assert not (here / "run").exists()
+    (here / "images").mkdir()
+    line = refused(
+        "train", recipe, "-o", "run", "--set", 'data.train=["images"]', "--set", 'data.val=["exam"]'
+    )
+    assert "data.val of the recipe: exam: no such file" in line
+
+
+def test_the_documented_comparison_names_its_rows(here, capsys):
+    (here / "val").mkdir()
+    write_photos(here / "val", 2)
+    page = (Path(cli.__file__).parents[1] / "docs" / "protocols.md").read_text()
+    code = page.split("with confidences and batches:")[1].split("## results.json")[0]
+    exec(dedent(code.replace('"random.json", "mine.json"', '"random.json"')), {})
+    assert "| random | measured | 2 |" in capsys.readouterr().out
 
 
 # ---- from Python --------------------------------------------------------------------------------
