@@ -276,7 +276,7 @@ def fit_sides(
     )
 
     began, folder, s = time.monotonic(), Path(folder), recipe.sides
-    device = pick_device(s.device)
+    device = pick_device(s.device, "sides.device")
     if not tokens and recipe.data.tokens:
         tokens = [recipe.data.tokens]
     if not tokens and album is None and not recipe.data.train:
@@ -288,6 +288,7 @@ def fit_sides(
         album = album.within(bounds)
     elif not tokens:
         limit, threads = recipe.data.limit or None, cores()
+        recipe.data.check("train")
         album = Album.read(recipe.data.train, device, limit, threads, bounds)
     if tokenizer is None:
         if album is None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from puzlm import checkpoints
 from puzlm.decoding import Reader
+from puzlm.devices import check_device
 from puzlm.errors import SettingsError, nearest
 from puzlm.tokenizer import PieceTokenizer
 
@@ -32,6 +33,7 @@ def backend_of(folder: Path, backend: str, device: str) -> str:
     """'torch' or 'onnx': 'auto' takes ONNX when the graphs and the runtime are there."""
     if backend not in BACKENDS:
         raise SettingsError(f"backend '{backend}' is unknown; {nearest(backend, BACKENDS)}")
+    check_device(device)
     if backend != "auto":
         return backend
     ready = (folder / "onnx.json").is_file() and find_spec("onnxruntime") is not None

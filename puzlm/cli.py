@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -14,12 +14,36 @@ from puzlm.cli_puzzles import export, make, models, solve, web
 from puzlm.cli_training import ablate, fit_sides, fit_tokenizer, tokenize, train
 from puzlm.errors import PuzlmError
 
+NO_MEMORY = "puzlm: not enough memory for a puzzle, picture or batch of this size"
+OUT_OF_MEMORY = ("allocate memory", "out of memory", "bad_alloc")  # onnxruntime and torch say so
+STOPPED = 130  # exit code of a program that Ctrl-C ended
+
 app = typer.Typer(
-    help="Solve square jigsaw puzzles by reading them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from puzlm import __version__
+
+        print(f"puzlm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version."),
+    ] = False,
+) -> None:
+    """Solve square jigsaw puzzles by reading them."""
+
+
 for command in (
     make,
     solve,
@@ -54,26 +78,49 @@ def _refuse(error: Any) -> NoReturn:
     sys.exit(2)
 
 
+def _drop_stdout() -> None:
+    """Let what is still to be printed go nowhere: Python would try again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Run the command: a user's error is one line on stderr and exit code 2."""
     # Pillow warns of what images.py refuses a moment later. By text: it is not loaded yet.
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")
     try:
-        sys.exit(app(standalone_mode=False))
+        code = app(standalone_mode=False)
+        sys.stdout.flush()  # or a full disk would be met where nobody can tell of it
+        if code == STOPPED:  # what newer Typers make of Ctrl-C
+            raise KeyboardInterrupt
+        sys.exit(code)
+    except KeyboardInterrupt:
+        print("puzlm: stopped", file=sys.stderr)
+        sys.exit(STOPPED)
     except PuzlmError as error:
         print(f"puzlm: {error}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         sys.exit(1)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        if error.filename is None:  # no file but stdout
+            _drop_stdout()
+        where = "what there is to print" if error.filename is None else error.filename
+        print(f"puzlm: {where}: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
     except MemoryError:
-        print("puzlm: not enough memory for a picture or batch of this size", file=sys.stderr)
+        print(NO_MEMORY, file=sys.stderr)
         sys.exit(2)
     # Typer brings click's errors along, under a module name that changes with its versions.
     except Exception as error:
-        if type(error).__name__ == "Abort":  # Ctrl-C
+        if type(error).__name__ == "Abort":  # what older Typers make of Ctrl-C
             print("puzlm: stopped", file=sys.stderr)
-            sys.exit(1)
+            sys.exit(STOPPED)
+        if any(words in str(error) for words in OUT_OF_MEMORY):
+            print(NO_MEMORY, file=sys.stderr)
+            sys.exit(2)
         if not hasattr(error, "format_message"):
             raise
         _refuse(error)

@@ -16,16 +16,18 @@ from puzlm.cli_options import (
     Erode,
     GridOption,
     Json,
-    Limit,
     Model,
     OutputFile,
     OutputFolder,
     Progress,
+    Seed,
     SolverName,
     Solvers,
     answer,
+    check_solver,
     chosen_engine,
     teller,
+    warn,
 )
 from puzlm.errors import PuzlmError, SettingsError
 
@@ -42,8 +44,15 @@ def evaluate(
     decode: Annotated[
         str | None, typer.Option(help="The seq2seq alone: valid, greedy, beam or assign.")
     ] = None,
-    limit: Limit = None,
-    seed: Annotated[int, typer.Option()] = 0,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Use only so many: the first of --images or a tar, evenly spaced ones of "
+            "--data that is a folder.",
+        ),
+    ] = None,
+    seed: Seed = 0,
     engine: Engine = "single",
     address: Address = None,
     output: Annotated[
@@ -53,10 +62,14 @@ def evaluate(
 ) -> None:
     """Measure a solver: absolute, perfect and neighbour accuracy with 95 % intervals."""
     from puzlm.calibration import VERSION
+    from puzlm.compare import remarks
     from puzlm.evaluate import evaluate as run
+    from puzlm.evaluate import source_digest
     from puzlm.protocols import from_images, get_protocol
     from puzlm.solver import load_solver
+    from puzlm.solving import check_pieces
 
+    check_solver(solver, model, decode)
     chosen = "seq2seq" if decode and solver == "auto" else solver
     if (protocol is None) == (not images):
         raise SettingsError("give either --protocol NAME --data PATH, or --images PATH")
@@ -68,28 +81,42 @@ def evaluate(
     else:
         made = partial(from_images, images or [], grid, erode, missing, seed, limit)
         rules, source = made()[0], lambda: made()[1]
+        if ":" not in chosen:
+            check_pieces(rules.grid[0] * rules.grid[1], f"--grid {grid}")
     load = partial(load_solver, chosen, model, decode or "valid")
     with Progress("solving", limit, quiet=as_json) as tick, chosen_engine(engine, address) as ray:
         asked = load() if ray is None else ray.solving(load, address)
         settings: dict[str, Any] = {"model": model, "decode": decode}
         settings["calibration"] = None if ":" in chosen else VERSION  # others say what they like
-        found = run(
-            asked,
-            rules,
-            source,
-            limit=limit,
-            output=output,
-            solver_name=chosen,
-            settings=settings,
-            progress=tick,
-            spread=ray is not None,
-        )
+        if ":" in chosen:
+            settings["source"] = source_digest(chosen)
+        try:
+            found = run(
+                asked,
+                rules,
+                source,
+                limit=limit,
+                output=output,
+                solver_name=chosen,
+                settings=settings,
+                progress=tick,
+                report=warn,
+                spread=ray is not None,
+            )
+        except KeyboardInterrupt:
+            if output is not None:
+                warn(f"{output}: the same command goes on where it stopped")
+            raise
     lines = [
         f"{name:10s} {found[name]['value']:.1f} % "
         f"[{found[name]['low']:.1f}, {found[name]['high']:.1f}]"
         for name in ("absolute", "perfect", "neighbour")
     ]
-    lines += [f"{found['puzzles']} puzzles, {found['seconds_per_puzzle']:.3f} s each"]
+    about = [f"{found['puzzles']} puzzles, {found['seconds_per_puzzle']:.3f} s each"]
+    lines += ["; ".join(about + remarks(found))]
+    if found["failed"]:
+        first = next(record["error"] for record in found["outcomes"] if record["error"])
+        warn(f"{found['failed']} of {found['puzzles']} puzzles failed; the first: {first}")
     del found["outcomes"]
     answer(found, as_json, "\n".join(lines))
 
@@ -111,7 +138,7 @@ def generalise(
     solver: Solvers,
     output: OutputFile,
     grid: Annotated[list[str] | None, typer.Option(help="3 or 3x4; may be repeated.")] = None,
-    limit: Annotated[int, typer.Option(help="Puzzles a cell.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Puzzles a cell.")] = 100,
     figure: Annotated[Path | None, typer.Option(help="Also draw the heat map.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -146,7 +173,7 @@ def analyze(
     tokens: Annotated[list[Path], typer.Argument(help="Token files of `puzlm tokenize`.")],
     output: OutputFolder,
     model: Model = None,
-    seed: Annotated[int, typer.Option()] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Entropy, Zipf, Heaps and more of token files, as JSON and figures."""

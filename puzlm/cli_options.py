@@ -16,7 +16,8 @@ from puzlm.errors import SettingsError
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 GridOption = Annotated[str, typer.Option("--grid", help="Rows x columns: 3 or 3x4.")]
 Images = Annotated[list[Path], typer.Argument(help="Folders, image files or tar files.")]
-Limit = Annotated[int | None, typer.Option(help="Use only the first so many images.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first so many images.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of all that is drawn at random.")]
 Erode = Annotated[
     float,
     typer.Option("--erode", help="Gap between pieces: below 1 a fraction of the piece, else px."),
@@ -42,6 +43,22 @@ def answer(record: Any, as_json: bool, text: str = "") -> None:
         print(json.dumps(record))
     elif text:
         print(text)
+
+
+def check_solver(solver: str, model: str | None, decode: str | None, turned: bool = False) -> None:
+    """Refuse options that the chosen solver would not heed."""
+    name = "classic" if turned and solver == "auto" else solver
+    if decode and name not in ("auto", "seq2seq"):
+        why = " (which --rotations takes)" if turned else ""
+        raise SettingsError(f"--decode {decode}: is for the seq2seq solver, not for {name}{why}")
+    if model and (name in ("classic", "random") or ":" in name):
+        why = " (which --rotations takes)" if turned else ""
+        raise SettingsError(f"--model {model}: solver {name}{why} uses no model")
+
+
+def warn(line: str) -> None:
+    """Say something on stderr, in one line."""
+    print(f"puzlm: {' '.join(line.split())}", file=sys.stderr)
 
 
 def teller(as_json: bool) -> Callable[[str], None]:

@@ -16,7 +16,9 @@ from puzlm.cli_options import (
     OutputFolder,
     OwnSolver,
     Progress,
+    Seed,
     answer,
+    check_solver,
 )
 from puzlm.errors import PuzzleError, SettingsError
 
@@ -30,7 +32,7 @@ def make(
         bool, typer.Option(help="Eroded pieces lie off centre in their cells.")
     ] = False,
     missing: Annotated[int, typer.Option(help="Pieces to leave out.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the shuffle.")] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Cut a picture into shuffled piece files, with the truth in puzzle.json."""
@@ -89,10 +91,10 @@ def solve(
 ) -> None:
     """Put the pieces together and write the picture."""
     from puzlm import solving
-    from puzlm.images import write_image
-    from puzlm.puzzle import Puzzle
     from puzlm.solver import Solver
 
+    check_solver(solver, model, decode, rotations)
+    fixed = _given(given) if given else None
     path = solving.find(puzzles)
     chosen = "classic" if rotations else "seq2seq" if decode else "auto"
     chosen = chosen if solver == "auto" else solver
@@ -103,7 +105,7 @@ def solve(
         return Solver.from_pretrained(model, solver=chosen, decoding=decode or "valid")
 
     if isinstance(path, list):
-        if given:
+        if fixed:
             raise SettingsError("--given: fixes pieces of one puzzle, not of many")
         folder, found = output or Path("solved"), []
         with Progress("solving", len(path), quiet=as_json) as tick:
@@ -119,19 +121,15 @@ def solve(
         if not as_json:
             solving.show_many(found, folder)
         raise typer.Exit(2 if any("error" in record for record in found) else 0)
-    loaded = Puzzle.load(path, grid, incomplete=incomplete)
+    loaded = solving.load(path, grid, incomplete)
     output = output or Path("solved.png")
     solving.check_output(path, loaded, output, gif)
-    solution = engine().solve(loaded, given=_given(given) if given else None)
-    write_image(output, solution.drawn(loaded.truth))
-    if gif is not None:
-        solving.write_gif(gif, loaded, solution)
+    solution = engine().solve(loaded, given=fixed)
+    solving.write(loaded, solution, output, gif)
     if show:
         typer.launch(str(output))
-    if as_json:
-        record = {**solution.as_dict(), "image": str(output), **solving.score(solution, loaded)}
-        answer(record, as_json)
-    else:
+    answer(solving.record(solution, loaded, output), as_json)
+    if not as_json:
         solving.show(solution, loaded, output)
 
 
@@ -153,18 +151,17 @@ def export(
 
 def web(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any that is free.")] = 8000,
     model: Model = None,
 ) -> None:
-    """Open the page to cut, solve and mend puzzles in a browser."""
+    """Serve the page to cut, solve and mend puzzles; open its address in a browser."""
     # Before numpy is loaded: small matrices on several busy threads take ten times as long.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from puzlm.web.app import serve
     except ImportError as error:
         raise SettingsError(f"{error.name} is missing: pip install 'puzlm[web]'") from error
-    print(f"http://{host}:{port}  (Ctrl-C ends it)")
-    serve(host, port, model)
+    serve(host, port, model, ready=lambda a: print(f"{a}  (Ctrl-C ends it)", flush=True))
 
 
 def models(as_json: Json = False) -> None:
@@ -192,5 +189,6 @@ def _given(pairs: list[str]) -> dict[int, int]:
         piece, equals, cell = pair.partition("=")
         if not (equals and piece.strip().isdigit() and cell.strip().isdigit()):
             raise PuzzleError(f"--given {pair}: write PIECE=CELL, for example 0=4")
-        fixed[int(piece)] = int(cell)
+        if fixed.setdefault(int(piece), int(cell)) != int(cell):
+            raise PuzzleError(f"--given {pair}: piece {int(piece)} is given another cell, too")
     return fixed

@@ -17,6 +17,7 @@ from puzlm.cli_options import (
     Limit,
     OutputFolder,
     Progress,
+    Seed,
     answer,
     chosen_engine,
     teller,
@@ -33,7 +34,7 @@ def fit_tokenizer(
         list[str] | None, typer.Option("--set", help="key=value, e.g. vocab_size=512")
     ] = None,
     limit: Limit = None,
-    seed: Annotated[int, typer.Option()] = 0,
+    seed: Seed = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     as_json: Json = False,
 ) -> None:

@@ -122,16 +122,18 @@ def compare(paths: Sequence[str | Path]) -> Comparison:
     """Put results files of one protocol side by side, each tested against the first."""
     if not paths:
         raise PuzlmError("compare needs at least one results file")
-    results = [read_results(path) for path in paths]
-    first = results[0]
-    name = first["protocol"]["name"]
-    rows = []
-    for path, result in zip(paths, results, strict=True):
-        if result["protocol"] != first["protocol"]:
-            other = result["protocol"]["name"]
-            what = f"protocol {other}, not {name}" if other != name else f"another form of {name}"
-            raise PuzlmError(f"{path}: holds {what}; compare one protocol at a time")
-        rows.append(_row(result, first))
+    first, rows = read_results(paths[0]), []
+    for number, path in enumerate(paths):
+        result = read_results(path) if number else first
+        try:
+            name, other = first["protocol"]["name"], result["protocol"]["name"]
+            if result["protocol"] == first["protocol"]:
+                rows.append(_row(result, first))
+                continue
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise PuzlmError(f"{path}: a damaged results file ({error!r})") from error
+        what = f"protocol {other}, not {name}" if other != name else f"another form of {name}"
+        raise PuzlmError(f"{path}: holds {what}; compare one protocol at a time")
     for known in PROTOCOLS[name].published if name in PROTOCOLS else ():
         numbers = (_number(getattr(known, measure)) for measure in MEASURES)
         note = "; ".join(filter(None, (known.source, known.note)))
@@ -143,12 +145,18 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def _row(result: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
+def remarks(result: dict[str, Any]) -> list[str]:
+    """What to know beside the numbers of one result: failures, cells taken twice, the scale."""
     notes = [f"{result['failed']} failed"] if result.get("failed") else []
     notes += [f"{result['repeated']} with a cell twice"] if result.get("repeated") else []
     low, high = result["data"].get("scale", [1.0, 1.0])
     if (low, high) != (1.0, 1.0):
         notes.append(f"geometry x {low:.3g}" + (f" to {high:.3g}" if high != low else ""))
+    return notes
+
+
+def _row(result: dict[str, Any], first: dict[str, Any]) -> tuple[str, ...]:
+    notes = remarks(result)
     difference = test = ""
     if result is not first and result["data"]["fingerprint"] == first["data"]["fingerprint"]:
         found = pair(first, result)

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import inspect
 import json
 import os
@@ -35,6 +36,7 @@ from puzlm.errors import PuzzleError, SettingsError
 from puzlm.images import write_bytes
 from puzlm.protocols import Protocol, read_data
 from puzlm.puzzle import Puzzle
+from puzlm.resuming import resume
 
 VERSION = 1  # of the results file
 BINS = 10  # equal-width bins of confidence
@@ -98,8 +100,7 @@ def load_solver_function(text: str) -> Solve:
     module_name, _, name = text.partition(":")
     if not module_name or not name:
         raise SettingsError(f"solver '{text}': give a known name or module:function")
-    if os.getcwd() not in sys.path:  # as `python -m` does; an installed command does not
-        sys.path.insert(0, os.getcwd())
+    _look_here()
     try:
         function = getattr(importlib.import_module(module_name), name, None)
     except Exception as error:  # a module of the user's may raise anything
@@ -127,6 +128,22 @@ def load_solver_function(text: str) -> Solve:
     return solve
 
 
+def _look_here() -> None:
+    """Find modules in the working folder, as `python -m` does; an installed command does not."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def source_digest(text: str) -> str | None:
+    """Digest of the file that a solver "module:function" stands in; None if there is none."""
+    _look_here()
+    try:
+        spec = importlib.util.find_spec(text.partition(":")[0])
+        return hashlib.sha256(Path(str(spec and spec.origin)).read_bytes()).hexdigest()[:16]
+    except Exception:  # loading it, which comes next, says what is wrong
+        return None
+
+
 def evaluate(
     solver: Solve | Spread,
     protocol: Protocol,
@@ -137,12 +154,14 @@ def evaluate(
     solver_name: str = "solver",
     settings: dict[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
+    report: Callable[[str], None] = lambda line: None,
     spread: bool = False,
 ) -> dict[str, Any]:
     """Ask a solver every puzzle of a protocol and write what came, with intervals, to `output`.
 
     OUTPUT.partial.jsonl holds the puzzles done so far; the same call goes on from there.
-    `progress` is called with the number of puzzles done. With `spread`, `solver` takes a function
+    `progress` is called with the number of puzzles done, `report` with a line of text if some were
+    done before. With `spread`, `solver` takes a function
     that reads all chunks and gives the replies to them in order (see ray_engine.py).
     """
     head = {"version": VERSION, "protocol": protocol.settings(), "solver": solver_name}
@@ -153,7 +172,9 @@ def evaluate(
     partial = Path(f"{output}.partial.jsonl") if output is not None else None
     done: dict[int, dict[str, Any]] = {}
     if partial is not None:
-        commit, done = _resume(partial, head, commit)
+        commit, done = resume(partial, head, commit)
+    if done:
+        report(f"going on from {len(done)} puzzles done before")
     source = Path(data).name if isinstance(data, str | Path) else "puzzles given"
     outcomes: list[dict[str, Any]] = []
     before = {index: str(record["digest"]) for index, record in done.items()}
@@ -189,32 +210,6 @@ def evaluate(
         write_bytes(output, (json.dumps(result) + "\n").encode())
         partial.unlink(missing_ok=True)
     return result
-
-
-def _resume(
-    partial: Path, head: dict[str, Any], commit: str
-) -> tuple[str, dict[int, dict[str, Any]]]:
-    """Read the puzzles done before, or begin the file."""
-    lines = partial.read_bytes().split(b"\n") if partial.exists() else []
-    try:
-        # Only whole lines: what follows the last line end was being written when it stopped.
-        first, *records = [json.loads(line) for line in lines[:-1]] or [None]
-        done = {int(record["index"]): record for record in records}
-        begun = None if first is None else {key: first.get(key) for key in head}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SettingsError(f"{partial}: damaged; delete it to begin again") from error
-    if begun is not None and begun != head:
-        what = ", ".join(key for key in head if begun[key] != head[key])
-        raise SettingsError(
-            f"{partial}: was begun with another {what}; delete it to begin again, "
-            "or choose another output"
-        )
-    if begun is not None and first["commit"] != commit:
-        commit = f"{commit}, begun at {first['commit']}"
-    start = first or {**head, "commit": commit}
-    text = "".join(json.dumps(record) + "\n" for record in [start, *done.values()])
-    write_bytes(partial, text.encode())
-    return commit, done
 
 
 def _questions(
@@ -364,24 +359,7 @@ def _calibration(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
                 right.append(record["positions"][piece] == record["truth"][piece])
     if not sure:
         return {"ece": None, "reliability": []}
-    confidence, correct = np.array(sure), np.array(right, np.float64)
-    which = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    bins, error = [], 0.0
-    for number in range(BINS):
-        inside = which == number
-        count = int(inside.sum())
-        mean, share = (confidence[inside].mean(), correct[inside].mean()) if count else (0.0, 0.0)
-        error += count / len(sure) * abs(float(mean) - float(share))
-        bins.append(
-            {
-                "low": number / BINS,
-                "high": (number + 1) / BINS,
-                "count": count,
-                "confidence": float(mean) if count else None,
-                "accuracy": float(share) if count else None,
-            }
-        )
-    return {"ece": error, "reliability": bins}
+    return metrics.reliability(sure, right, BINS)
 
 
 def _digest(puzzle: Puzzle) -> str:

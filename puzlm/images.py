@@ -8,7 +8,7 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,12 @@ def open_image(source: str | Path | bytes, *, name: str | None = None) -> Image.
         raise ImageError(f"{label}: not an image that can be read") from error
     except ImageError:
         raise
+    except OSError as error:
+        if error.errno is None:  # Pillow's own, of damaged data
+            raise ImageError(f"{label}: damaged or cut short ({error})") from error
+        raise ImageError(f"{label}: cannot be read ({error.strerror})") from error
     # Pillow's decoders raise many kinds on damaged files; every one means the same to a person.
     except (
-        OSError,
         ValueError,
         SyntaxError,
         EOFError,
@@ -94,35 +97,56 @@ def to_rgb(image: Image.Image) -> Pixels:
 
 def write_image(path: str | Path, pixels: Pixels) -> None:
     """Write a picture under a temporary name, then rename: never half a file."""
-    path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in IMAGE_SUFFIXES:
+    write_bytes(path, encode_image(path, pixels))
+
+
+def check_picture(path: str | Path) -> None:
+    """Refuse a name that no picture can be written under."""
+    if Path(path).is_dir():
+        raise ImageError(f"{path}: is a folder, a file name is needed here")
+    if (suffix := Path(path).suffix.lower()) not in IMAGE_SUFFIXES:
         raise ImageError(f"{path}: unknown picture type '{suffix}'; use one of .png .jpg .webp")
-    image = Image.fromarray(pixels)
+
+
+def encode_image(path: str | Path, pixels: Pixels) -> bytes:
+    """The bytes of a picture, of the type that a file name says."""
+    check_picture(path)
+    suffix, image = Path(path).suffix.lower(), Image.fromarray(pixels)
     if suffix in (".jpg", ".jpeg", ".bmp", ".ppm") and image.mode == "RGBA":
         image = Image.fromarray(to_rgb(image))
     buffer = io.BytesIO()
     image.save(buffer, format=Image.registered_extensions()[suffix])
-    write_bytes(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
     """Write a whole file or nothing."""
-    path = Path(path)
-    if path.is_dir():
-        raise ImageError(f"{path}: is a folder, a file name is needed here")
-    temporary: str | None = None
+    write_all({Path(path): data})
+
+
+def write_all(files: Mapping[Path, bytes]) -> None:
+    """Write several files whole, or none of them."""
+    temporary: dict[Path, str] = {}
+    path = Path()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        for path, data in files.items():
+            if path.is_dir():
+                raise ImageError(f"{path}: is a folder, a file name is needed here")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Few letters of the name: all of a long one and more would be too many.
+            handle, temporary[path] = tempfile.mkstemp(
+                dir=path.parent, prefix=f".{path.name[:40]}."
+            )
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.chmod(temporary[path], 0o666 & ~_umask())
+        for path, name in temporary.items():
+            os.replace(name, path)
     except OSError as error:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
         raise ImageError(f"{path}: cannot be written ({error.strerror or error})") from error
+    finally:
+        for name in temporary.values():
+            Path(name).unlink(missing_ok=True)
 
 
 def _umask() -> int:

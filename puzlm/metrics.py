@@ -6,6 +6,7 @@ With missing pieces only those present are scored, as the paper does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -74,3 +75,25 @@ def bootstrap(scores: ArrayLike, resamples: int = 2000, seed: int = 0) -> Interv
     )
     low, high = np.percentile(means, [2.5, 97.5])
     return Interval(100 * float(values.mean()), 100 * float(low), 100 * float(high))
+
+
+def reliability(sure: ArrayLike, right: ArrayLike, bins: int) -> dict[str, Any]:
+    """Expected calibration error of confidences in [0, 1], and bins of equal width."""
+    confidence, correct = np.asarray(sure, np.float64), np.asarray(right, np.float64)
+    which = np.minimum((confidence * bins).astype(int), bins - 1)
+    rows, error = [], 0.0
+    for number in range(bins):
+        inside = which == number
+        count = int(inside.sum())
+        mean, share = (confidence[inside].mean(), correct[inside].mean()) if count else (0.0, 0.0)
+        error += count / len(confidence) * abs(float(mean) - float(share))
+        rows.append(
+            {
+                "low": number / bins,
+                "high": (number + 1) / bins,
+                "count": count,
+                "confidence": float(mean) if count else None,
+                "accuracy": float(share) if count else None,
+            }
+        )
+    return {"ece": error, "reliability": rows}

@@ -23,7 +23,16 @@ from PIL import Image
 
 from puzlm.errors import ImageError, PuzzleError, SettingsError, nearest
 from puzlm.images import Pixels, iter_blobs, iter_images, picture_files, read_image
-from puzlm.puzzle import Geometry, Grid, Positions, Puzzle, cut_at, draw_offsets, parse_grid
+from puzlm.puzzle import (
+    Geometry,
+    Grid,
+    Positions,
+    Puzzle,
+    check_cut,
+    cut_at,
+    draw_offsets,
+    parse_grid,
+)
 from puzlm.released import read_csv, read_npy, spread
 
 MIN_PIECE = 4  # pixels; below that a "piece" holds nothing to solve by
@@ -321,6 +330,7 @@ def from_images(
 ) -> tuple[Protocol, Iterator[tuple[int, Puzzle]]]:  # fmt: skip
     """Make an unnamed benchmark of any images: a protocol record and its puzzles."""
     parsed = parse_grid(grid)
+    check_cut(parsed, gap, missing, seed)
     scored = "present" if missing else "all"
     rules = Protocol(f"images {parsed[0]}x{parsed[1]}, gap {gap:g}", parsed, 0, 0, 0, 0, 0, 0,
                      missing=missing, scored=scored, seed=seed)  # fmt: skip

@@ -7,7 +7,9 @@ positions[i] % columns. A piece that has no place has position -1.
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,22 +28,37 @@ HOLE = 235  # grey level of an empty cell in drawn pictures
 WRONG = (220, 30, 30)  # the red frame of the paper's figure
 
 
-def parse_grid(text: str | int | Grid) -> Grid:
-    """Read a grid: 3, "3" or "3x4" (rows x columns).
+def parse_grid(text: str | int | Sequence[int]) -> Grid:
+    """Read a grid: 3, "3", "3x4" or (3, 4), rows x columns.
 
     >>> parse_grid("3x4")
     (3, 4)
     """
-    if isinstance(text, tuple):
-        rows, columns = text
+    if isinstance(text, tuple | list):
+        if len(text) != 2 or not all(isinstance(n, int | np.integer) for n in text):
+            raise PuzzleError(f"grid {text}: give two whole numbers, (rows, columns)")
+        rows, columns = int(text[0]), int(text[1])
     else:
-        match = re.fullmatch(r"\s*(\d+)(?:\s*[xX×]\s*(\d+))?\s*", str(text))
+        match = re.fullmatch(r"\s*(\d{1,18})(?:\s*[xX×]\s*(\d{1,18}))?\s*", str(text))
         if not match:
             raise PuzzleError(f"grid '{text}': give one number (3) or rows x columns (3x4)")
         rows, columns = int(match[1]), int(match[2] or match[1])
     if rows < 1 or columns < 1 or rows * columns < 2:
         raise PuzzleError(f"grid {rows}x{columns}: a puzzle needs at least two cells")
     return rows, columns
+
+
+def check_cut(grid: Grid, gap: float, missing: int, seed: int) -> None:
+    """Refuse what no picture can be cut by."""
+    cells = grid[0] * grid[1]
+    if not 0 <= gap < math.inf:
+        raise PuzzleError(f"gap {gap}: must be 0 or more (a fraction below 1, or pixels)")
+    if not 0 <= missing < cells:
+        raise PuzzleError(
+            f"missing {missing}: a {grid[0]}x{grid[1]} puzzle can lose 0 to {cells - 1} pieces"
+        )
+    if seed < 0:
+        raise PuzzleError(f"seed {seed}: must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -67,7 +84,7 @@ def geometry(height: int, width: int, grid: Grid, gap: float = 0.0) -> Geometry:
     fraction of the piece's side (0.5: half a piece is missing between two), from 1 on pixels.
     """
     rows, columns = grid
-    if gap < 0:
+    if not 0 <= gap < math.inf:
         raise PuzzleError(f"gap {gap}: must be 0 or more (a fraction below 1, or pixels)")
     cell = height // rows, width // columns
     if min(cell) < 1:
@@ -143,6 +160,7 @@ class Puzzle:
             )
         if len(self.pieces) < 1:
             raise PuzzleError("a puzzle needs at least one piece")
+        object.__setattr__(self, "grid", parse_grid(self.grid))
         if self.truth is not None:
             placed = self.truth[self.truth >= 0]
             if (
@@ -169,15 +187,14 @@ class Puzzle:
         seed: int = 0,
     ) -> Puzzle:
         """Cut, drop `missing` pieces and shuffle, all by one seed."""
-        grid = parse_grid(grid)
+        grid, pixels = parse_grid(grid), as_pixels(image)
+        check_cut(grid, gap, missing, seed)
+        # Before anything is drawn: a grid may be as large as anyone can type.
+        geometry(pixels.shape[0], pixels.shape[1], grid, gap)
         cells = grid[0] * grid[1]
-        if not 0 <= missing < cells:
-            raise PuzzleError(
-                f"missing {missing}: a {grid[0]}x{grid[1]} puzzle can lose 0 to {cells - 1} pieces"
-            )
         rng = np.random.default_rng(seed)
         order = rng.permutation(cells)[: cells - missing]
-        pieces = cut(as_pixels(image), grid, gap, jitter, rng)
+        pieces = cut(pixels, grid, gap, jitter, rng)
         settings = {"gap": gap, "jitter": jitter, "missing": missing, "seed": seed}
         return cls(pieces[order], grid, order.astype(np.int64), settings=settings)
 

@@ -16,7 +16,20 @@ from puzlm.errors import ImageError, PuzlmError, PuzzleError
 from puzlm.images import IMAGE_SUFFIXES, read_image, write_image
 from puzlm.puzzle import Grid, Puzzle, guess_grid, parse_grid, shuffled
 
-RECORD, SHEET = "puzzle.json", "shuffled.png"
+RECORD, SHEET, SOLVED = "puzzle.json", "shuffled.png", "solved.png"
+FOREIGN = (
+    ".avif",
+    ".heic",
+    ".heif",
+    ".jxl",
+    ".jp2",
+    ".svg",
+    ".psd",
+    ".tga",
+    ".dng",
+    ".cr2",
+    ".nef",
+)
 KEPT = ("gap", "jitter", "missing", "seed", "given", "rotations")  # settings that are read back
 
 
@@ -33,7 +46,7 @@ def write(puzzle: Puzzle, folder: Path) -> None:
         raise PuzzleError(f"{folder}: holds other files ({other}); choose a new folder")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:40]}."))
     except OSError as error:
         raise PuzzleError(f"{folder}: cannot be written ({error.strerror})") from error
     try:
@@ -69,6 +82,34 @@ def _foreign(folder: Path) -> str | None:
     return next((p.name for p in sorted(folder.iterdir()) if p.is_dir() or p.name not in own), None)
 
 
+def visible(folder: Path) -> list[Path]:
+    """Files of a folder that are not hidden."""
+    return [p for p in folder.iterdir() if not p.name.startswith(".") and p.is_file()]
+
+
+def _pieces(folder: Path) -> list[str]:
+    """Names of the piece files of a folder, 2 before 10.
+
+    Our own commands write a shuffled.png and a solved.png. If one of another size lies with the
+    pieces, it is none of them.
+    """
+    files = [p.name for p in visible(folder) if p.suffix.lower() in IMAGE_SUFFIXES]
+    names = sorted(files, key=natural)
+    ours = [name for name in (SHEET, SOLVED) if name in names]
+    others = [name for name in names if name not in ours]
+    if ours and others:
+        size = read_image(folder / others[0]).shape
+        names = [n for n in names if n not in ours or read_image(folder / n).shape == size]
+    return names
+
+
+def unread(folder: Path) -> list[str]:
+    """Names of the pictures in a folder of pieces that are of types nobody here reads."""
+    if (folder / RECORD).is_file():
+        return []
+    return sorted(p.name for p in visible(folder) if p.suffix.lower() in FOREIGN)
+
+
 def read(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzle:
     """Read the pieces that puzzle.json names, or all picture files; see Puzzle.load."""
     settings: dict[str, Any] = {}
@@ -81,7 +122,16 @@ def read(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzl
             settings = {k: record[k] for k in KEPT if k in record}
             if "given" in settings:  # JSON's keys are text
                 settings["given"] = {int(p): int(c) for p, c in settings["given"].items()}
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        except OSError as error:
+            raise PuzzleError(f"{folder / RECORD}: cannot be read ({error.strerror})") from error
+        except (
+            LookupError,
+            ValueError,
+            TypeError,
+            ArithmeticError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             if isinstance(error, PuzlmError):
                 raise
             raise PuzzleError(f"{folder / RECORD}: damaged ({error!r})") from error
@@ -92,12 +142,21 @@ def read(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzl
         if grid is not None and parse_grid(grid) != known:
             raise PuzzleError(f"{folder}: was cut as {known[0]}x{known[1]}, not {grid}")
     else:
-        files = [p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file()]
-        names = sorted((p.name for p in files), key=natural)
+        names = _pieces(folder)
         if not names:
             raise PuzzleError(f"{folder}: holds no piece files")
         truth = None
-        known = parse_grid(grid) if grid is not None else guess_grid(len(names))
+        try:
+            known = parse_grid(grid) if grid is not None else guess_grid(len(names))
+        except PuzzleError as error:
+            if grid is not None:
+                raise
+            some = names if len(names) < 5 else [*names[:3], f"... {names[-1]}"]
+            raise PuzzleError(
+                f"{folder}: its {len(names)} pictures ({', '.join(some)}) fill no square grid; "
+                "take out what is no piece, or say how they lie, for example --grid 3x4 (with "
+                "--incomplete if pieces are missing or do not belong)"
+            ) from error
         if len(names) != known[0] * known[1] and not incomplete:
             raise PuzzleError(
                 f"{folder}: holds {len(names)} pieces, a {known[0]}x{known[1]} grid has "
@@ -114,5 +173,5 @@ def read(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzl
     try:
         positions = None if truth is None else np.array(truth, np.int64)
         return Puzzle(np.stack(pieces), known, positions, tuple(names), settings)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise PuzzleError(f"{folder / RECORD}: {error}") from error

@@ -27,6 +27,16 @@ class DataSettings:
     def __post_init__(self) -> None:
         at_least(0, self, "data", "limit")
 
+    def check(self, *names: str) -> None:
+        """Say which of the recipe's own paths is not there."""
+        for name in names:
+            for path in getattr(self, name):
+                if not Path(path).exists():
+                    raise SettingsError(
+                        f"data.{name} of the recipe: {path}: no such file or folder; name your "
+                        f"images with --set 'data.{name}=[\"FOLDER\"]'"
+                    )
+
 
 @dataclass(frozen=True)
 class ModelRecipe:

@@ -76,6 +76,8 @@ def as_puzzle(x: Any, grid: Grid | int | str | None = None) -> Puzzle:
             raise PuzzleError("a shuffled picture needs its grid, for example grid=3")
         return Puzzle.from_shuffled(x, grid)
     pieces = [to_rgb(p) if isinstance(p, Image.Image) else np.asarray(p) for p in x]
+    if not pieces:
+        raise PuzzleError("no pieces: a puzzle needs at least one")
     if len({p.shape for p in pieces}) != 1:
         raise PuzzleError("pieces differ in size; all must be equal")
     return Puzzle(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +14,16 @@ from typing import Any
 import numpy as np
 
 from puzlm.errors import PuzlmError, PuzzleError, SettingsError
-from puzlm.images import IMAGE_SUFFIXES, write_bytes, write_image
+from puzlm.images import IMAGE_SUFFIXES, check_picture, encode_image, write_all
 from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import Puzzle
+from puzlm.puzzle_folder import unread, visible
 from puzlm.solver import Solution, Solver
 
 TOGETHER = 16  # puzzles in memory, and read by the model, at once
 TOGETHER_PIXELS = 50_000_000
+MOST_PIECES = 5000
+LEAST_SURE = 3  # pieces named where a grid is too large for a table
 TABLE_CELLS = 64  # of the largest grid whose confidences are shown cell by cell
 
 
@@ -39,9 +43,7 @@ class Solved:
             return {"puzzle": str(self.path), "error": self.error}
         return {
             "puzzle": str(self.path),
-            **self.solution.as_dict(),
-            "image": str(self.picture),
-            **score(self.solution, self.puzzle),
+            **record(self.solution, self.puzzle, self.picture),
         }
 
 
@@ -65,7 +67,8 @@ def find(paths: Sequence[Path]) -> list[Path] | Path:
         elif path.is_dir() and not is_puzzle(path):
             inside = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
             if not inside:
-                raise PuzzleError(f"{path}: holds no piece files")
+                what = f" that can be read, only {left[0]}" if (left := unread(path)) else ""
+                raise PuzzleError(f"{path}: holds no piece files{what}")
             found, many = found + inside, True
         else:
             found.append(path)
@@ -75,8 +78,30 @@ def find(paths: Sequence[Path]) -> list[Path] | Path:
 def is_puzzle(folder: Path) -> bool:
     """Whether a folder itself holds pieces."""
     return (folder / "puzzle.json").is_file() or any(
-        p.suffix.lower() in IMAGE_SUFFIXES for p in folder.iterdir() if p.is_file()
+        p.suffix.lower() in IMAGE_SUFFIXES for p in visible(folder)
     )
+
+
+def load(path: Path, grid: str | None, incomplete: bool) -> Puzzle:
+    """Read a puzzle; one that would take all memory is refused, pictures left out are named."""
+    if path.is_dir() and (left := unread(path)):
+        print(
+            f"puzlm: {path}: left out {', '.join(left[:3])}{' ...' * (len(left) > 3)}: pictures of "
+            "a type that cannot be read; turn them into .png",
+            file=sys.stderr,
+        )
+    puzzle = Puzzle.load(path, grid, incomplete=incomplete)
+    check_pieces(max(len(puzzle.pieces), puzzle.cells), str(path))
+    return puzzle
+
+
+def check_pieces(count: int, name: str) -> None:
+    """Refuse a puzzle of more pieces than fit into memory."""
+    if count > MOST_PIECES:
+        raise PuzzleError(
+            f"{name}: {count:,} pieces, more than the {MOST_PIECES:,} that are taken: memory grows "
+            "with the square of the pieces, 4,096 took 4.7 GB"
+        )
 
 
 def pictures(paths: Sequence[Path], folder: Path) -> list[Path]:
@@ -112,6 +137,8 @@ def solve_many(
 ) -> Iterator[Solved]:
     """Solve puzzles and write their pictures; one that cannot be is told, and the next follow."""
     done = 0
+    if gifs is not None and (gifs.is_file() or gifs.suffix.lower() == ".gif"):
+        raise SettingsError(f"--gif {gifs}: a folder is needed for the animations of many puzzles")
     for batch in _batches(zip(paths, pictures(paths, folder), strict=True), grid, incomplete):
         for solved in _solve(engine, batch):
             if solved.solution is not None and solved.puzzle is not None:
@@ -133,7 +160,7 @@ def _batches(
     pixels = 0
     for path, picture in pairs:
         try:
-            puzzle = Puzzle.load(path, grid, incomplete=incomplete)
+            puzzle = load(path, grid, incomplete)
             batch.append(Solved(path, picture, puzzle))
             pixels += puzzle.pieces.size // 3
         except (PuzlmError, OSError) as error:
@@ -168,29 +195,46 @@ def _keep(solved: Solved, gifs: Path | None) -> None:
     assert solved.solution is not None and solved.puzzle is not None
     movie = None if gifs is None else gifs / f"{solved.picture.stem}.gif"
     check_output(solved.path, solved.puzzle, solved.picture, movie)
-    write_image(solved.picture, solved.solution.drawn(solved.puzzle.truth))
-    if movie is not None:
-        write_gif(movie, solved.puzzle, solved.solution)
+    write(solved.puzzle, solved.solution, solved.picture, movie)
 
 
 def check_output(path: Path, puzzle: Puzzle, picture: Path, movie: Path | None) -> None:
-    """Refuse to write an answer over the puzzle's own files."""
+    """Refuse, before solving, names that cannot be written or are the puzzle's own files."""
     own = {file.resolve() for file in (path, *(path / name for name in puzzle.names))}
     for file, option in ((picture, "-o"), (movie, "--gif")):
         if file is not None and file.resolve() in own:
             raise PuzzleError(
                 f"{path}: the answer would overwrite the puzzle; choose another {option}"
             )
+    check_picture(picture)
+    if movie is not None and movie.is_dir():
+        raise SettingsError(f"--gif {movie}: is a folder, a file name is needed here")
+    if movie is not None and movie.suffix.lower() != ".gif":
+        raise SettingsError(f"--gif {movie}: the name of an animation must end in .gif")
 
 
-def write_gif(path: Path, puzzle: Puzzle, solution: Solution) -> None:
-    """Write the animation of pieces moving to their places."""
+def write(puzzle: Puzzle, solution: Solution, picture: Path, movie: Path | None) -> None:
+    """Write the picture, and the animation if there is to be one; both or none."""
+    files = {picture: encode_image(picture, solution.drawn(puzzle.truth))}
+    if movie is not None:
+        files[movie] = animation(puzzle, solution)
+    write_all(files)
+
+
+def animation(puzzle: Puzzle, solution: Solution) -> bytes:
+    """A GIF of pieces moving to their places."""
     from puzlm.web.gif import draw
 
     if solution.turns:  # the animation shows pieces that lie upright
         turned = zip(puzzle.pieces, solution.turns, strict=True)
         puzzle = Puzzle(np.stack([np.rot90(p, t) for p, t in turned]), puzzle.grid)
-    write_bytes(path, draw(puzzle, solution.positions.tolist(), list(solution.order)))
+    return draw(puzzle, solution.positions.tolist(), list(solution.order))
+
+
+def record(found: Solution, puzzle: Puzzle, picture: Path) -> dict[str, Any]:
+    """What `puzlm solve --json` prints of one puzzle."""
+    names = {"names": list(puzzle.names)} if puzzle.names else {}
+    return {**found.as_dict(), **names, "image": str(picture), **score(found, puzzle)}
 
 
 def score(found: Solution, puzzle: Puzzle) -> dict[str, Any]:
@@ -212,6 +256,28 @@ def complain(solved: Solved) -> None:
     print(f"puzlm: {solved.error if named else f'{solved.path}: {solved.error}'}", file=sys.stderr)
 
 
+def percent(share: float) -> str:
+    """A share for people: 100% only if nothing is left.
+
+    >>> percent(0.9993)
+    '99%'
+    """
+    return "100%" if share >= 1 else f"{min(99, round(100 * share))}%"
+
+
+def numbering(names: Sequence[str]) -> str:
+    """Say which file is which number, where the names do not; else nothing.
+
+    >>> numbering(["piece_0.png", "piece_2.png"])
+    'pieces are numbered from 0 in the order of their files: 1 is piece_2.png'
+    """
+    for number, name in enumerate(names):
+        found = re.findall(r"\d+", Path(name).stem)
+        if not found or int(found[-1]) != number:
+            return f"pieces are numbered from 0 in the order of their files: {number} is {name}"
+    return ""
+
+
 def show(found: Solution, puzzle: Puzzle, picture: Path) -> None:
     """Print where the picture is, what solved it and how sure each cell is."""
     rows, columns = found.grid
@@ -224,8 +290,17 @@ def show(found: Solution, puzzle: Puzzle, picture: Path) -> None:
         print("cell by cell: piece (confidence)")
         for row in range(rows):
             here = [sure.get(row * columns + column) for column in range(columns)]
-            cells = ["   -      " if c is None else f"{c[0]:3d} ({c[1]:4.0%})" for c in here]
+            cells = [
+                "   -      " if c is None else f"{c[0]:3d} ({percent(c[1]):>4s})" for c in here
+            ]
             print("  " + "  ".join(cells).rstrip())
+    elif sure:
+        least = sorted(sure.values(), key=lambda one: one[1])[:LEAST_SURE]
+        mean = percent(float(np.mean([value for _, value in sure.values()])))
+        named = ", ".join(f"{piece} ({percent(value)})" for piece, value in least)
+        print(f"{rows}x{columns} grid: {mean} sure on average; least sure are pieces {named}")
+    if puzzle.names and (line := numbering(puzzle.names)):
+        print(line)
     left = [
         puzzle.names[i] if puzzle.names else str(i)
         for i in range(len(found.positions))
@@ -233,8 +308,9 @@ def show(found: Solution, puzzle: Puzzle, picture: Path) -> None:
     ]
     if left:
         print(f"could not place: {', '.join(left)}")
-    if known := score(found, puzzle):
-        print(f"{known['absolute']:.0%} of the pieces lie right")
+    if puzzle.truth is not None:
+        right = int((found.positions == puzzle.truth).sum())
+        print(f"{right} of {len(puzzle.truth)} pieces lie right")
     print(f"solved by {found.solver} in {found.seconds:.2f} s")
     print(f"picture: {picture}")
 
@@ -245,14 +321,14 @@ def show_many(all_: Sequence[Mapping[str, Any]], folder: Path) -> None:
     lines = [("puzzle", "grid", "pieces", "sure", "least", "right", "solved by")]
     for record in solved:
         sure = record["confidences"]
-        right = f"{record['absolute']:.0%}" if "absolute" in record else "-"
+        right = percent(record["absolute"]) if "absolute" in record else "-"
         lines.append(
             (
                 Path(record["image"]).stem,
                 "{}x{}".format(*record["grid"]),
                 str(len(sure)),
-                f"{np.mean(sure):.0%}",
-                f"{min(sure):.0%}",
+                percent(float(np.mean(sure))),
+                percent(min(sure)),
                 right,
                 record["solver"],
             )

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.arrays import concatenate, take_along, where
+from puzlm.devices import check_device
 from puzlm.errors import ModelError, SettingsError
 from puzlm.images import Pixels, write_bytes
 from puzlm.kmeans import Array, Codebook
@@ -234,6 +235,7 @@ class PieceTokenizer:
         A uniform sample of `max_pieces` canonical pieces is kept (27 kB each at 96 px), however
         many images go by.
         """
+        check_device(device)
         rng = np.random.default_rng(seed)
         parsed, side = parse_grid(grid), self.settings.side
         kept = np.empty((0, side, side, 3), np.uint8)

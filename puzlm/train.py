@@ -27,6 +27,7 @@ from puzlm import checkpoints, kernels
 from puzlm.backbones import Seq2Seq, TorchReader
 from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.decoding import decode
+from puzlm.devices import check_device
 from puzlm.errors import SettingsError
 from puzlm.fast import PLAIN, PROVEN, SplitBook, Tricks, bart, compiled
 from puzlm.images import cores, iter_images, write_bytes
@@ -295,6 +296,7 @@ def train(
     if album is not None:
         album = album.within(bounds)
     elif not recipe.data.tokens:
+        recipe.data.check("train", "val")
         limit, threads = recipe.data.limit or None, cores()
         album = Album.read(recipe.data.train, device, limit, threads, bounds)
     if tokenizer is None:
@@ -375,10 +377,10 @@ class Exams:
         return scores
 
 
-def pick_device(name: str) -> str:
+def pick_device(name: str, option: str = "train.device") -> str:
     """The device of this process: a name, or 'auto' for a GPU if there is one."""
     if name != "auto":
-        return name
+        return check_device(name, option)
     if not torch.cuda.is_available():
         return "cpu"
     return f"cuda:{os.environ.get('LOCAL_RANK', 0)}"

@@ -98,6 +98,7 @@ def train(
     bounds = Bounds.of(recipe.grids, recipe.model.side)
     if album is None:
         limit, threads = recipe.data.limit or None, cores()
+        recipe.data.check("train", "val")
         album = Album.read(recipe.data.train, device, limit, threads, bounds)
     album = album.within(bounds)
     model = build(recipe)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from puzlm import cli
 from puzlm.images import Pixels, read_image, write_image
 from puzlm.tokenizer import PieceTokenizer
 
@@ -49,3 +51,38 @@ def folder(crops: list[Pixels], tmp_path_factory: pytest.TempPathFactory) -> Pat
     for number, crop in enumerate(crops[1:64:2]):
         write_image(path / f"{number:02d}.png", crop)
     return path
+
+
+@pytest.fixture
+def run(capfd, monkeypatch):
+    """Run the command here; gives exit code, stdout and stderr."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["puzlm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capfd.readouterr()
+        return ended.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture
+def refused(run):
+    """Run the command, which must end with one line on stderr and exit code 2; gives the line."""
+
+    def call(*arguments):
+        code, out, err = run(*arguments)
+        assert (code, out) == (2, "") and err.count("\n") == 1 and err.startswith("puzlm: "), err
+        return err
+
+    return call
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Stand in an empty folder; its module my_own is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("my_own", None)

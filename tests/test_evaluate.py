@@ -256,7 +256,7 @@ def test_resuming_something_else_is_refused(tmp_path, folder, truths):
     right = oracle(truths)
     for words, changes in [
         ("another solver;", {"solver_name": "other"}),
-        ("another settings;", {"settings": {"beam": 8}}),
+        ("another beam;", {"settings": {"beam": 8}}),
         ("another protocol;", {"protocol": replace(PLAIN, seed=1)}),
     ]:
         call = {"protocol": PLAIN, "solver_name": "oracle", **changes}

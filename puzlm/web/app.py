@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from puzlm.decoding import METHODS
-from puzlm.errors import PuzlmError, nearest
+from puzlm.errors import ModelError, PuzlmError, nearest
 from puzlm.puzzle import Puzzle
 from puzlm.solver import SOLVERS, Given, Solution, Solver
 from puzlm.web import answers as a
@@ -36,6 +36,7 @@ from puzlm.web import gif, intake, pages
 from puzlm.web.archive import label
 from puzlm.web.batching import Batcher, Kind
 from puzlm.web.guard import LOOPBACK, Guard, problem
+from puzlm.web.listening import listen
 from puzlm.web.reading import Glass, data_url
 from puzlm.web.samples import TITLES
 
@@ -118,7 +119,10 @@ def create_app(
     base = solver or Solver.from_pretrained(model, **options)
     tokenizer = base.tokenizer
     if tokenizer is None:
-        raise ValueError("the page needs a model; solver 'classic' and 'random' have none")
+        raise ModelError(
+            f"model '{model or base.solver}': the page shows what a language model reads, and "
+            "there is none in it (tokenizer.json)"
+        )
     glass = Glass(tokenizer, base.sides)
     kinds: dict[Kind, Solver] = {(base.solver, base.decoding): base}
 
@@ -216,7 +220,7 @@ def create_app(
             missing = intake.whole(form, "missing", 0, limits.pieces)
             seed = intake.whole(form, "seed", 0, 2**32 - 1)
             jitter = intake.whole(form, "jitter", 0, 1) == 1
-            name, picture = intake.text(form, "sample"), await one_file(form, "picture")
+            name, picture = intake.text(form, "sample"), await intake.one_file(form, "picture")
         if bool(name) == (picture is not None):
             raise a.Refused(422, "no_picture", "Send either a 'picture' or the name of a 'sample'.")
         if name:
@@ -245,7 +249,10 @@ def create_app(
             grid = intake.refusing(lambda: intake.grid_of(intake.text(form, "grid"), limits))
             files = [f for f in form.getlist("pieces") if isinstance(f, UploadFile)]
             pieces = [(f.filename or f"piece {i}", await f.read()) for i, f in enumerate(files)]
-            archive, picture = await one_file(form, "zip"), await one_file(form, "picture")
+            archive, picture = (
+                await intake.one_file(form, "zip"),
+                await intake.one_file(form, "picture"),
+            )
         finally:
             await form.close()
         zipped = None if archive is None else archive[1]
@@ -311,12 +318,6 @@ def create_app(
     return app
 
 
-async def one_file(form: FormData, name: str) -> tuple[str, bytes] | None:
-    """The file of a form field, if there is one."""
-    value = form.get(name)
-    return (value.filename or name, await value.read()) if isinstance(value, UploadFile) else None
-
-
 async def answered(request: Request, answer: Future[Solution], seconds: float) -> Solution:
     """Wait for the solver; a client that hangs up or waits too long leaves the queue."""
 
@@ -373,16 +374,20 @@ def serve(
     model: str | Path | None = None,
     *,
     limits: a.Limits | None = None,
+    ready: Callable[[str], None] = lambda address: None,
     **options: Any,
 ) -> None:
-    """Run the service until Ctrl-C, which finishes the answers in flight."""
+    """Run the service until Ctrl-C, which finishes the answers in flight.
+
+    `ready` is called with the page's address as soon as it can be opened.
+    """
     import uvicorn
 
     app = create_app(model, limits=limits, hosts=LOOPBACK if host in LOOPBACK else None, **options)
-    uvicorn.run(
+    opened = listen(host, port)
+    ready(f"http://{f'[{host}]' if ':' in host else host}:{opened.getsockname()[1]}")
+    settings = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -391,6 +396,8 @@ def serve(
         timeout_graceful_shutdown=60,
         ws="none",
     )
+    with opened, contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(settings).run(sockets=[opened])
 
 
 __all__ = ["create_app", "serve"]

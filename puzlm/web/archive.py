@@ -88,7 +88,15 @@ def _saved(raw: bytes, there: dict[str, Any]) -> tuple[list[str], Grid, Any] | N
         truth = record.get("truth")
         if truth is not None:
             truth = [int(cell) for cell in truth]
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        RecursionError,
+        OverflowError,
+    ):
         return None
     usable = names and len(set(names)) == len(names) and all(name in there for name in names)
     return (names, grid, truth) if usable else None

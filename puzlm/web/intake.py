@@ -321,3 +321,9 @@ def refusing(call: Callable[[], Any]) -> Any:
         return call()
     except PuzlmError as error:
         raise Refused(422, "unusable", one_line(str(error))) from error
+
+
+async def one_file(form: FormData, name: str) -> tuple[str, bytes] | None:
+    """The file of a form field, if there is one."""
+    value = form.get(name)
+    return (value.filename or name, await value.read()) if isinstance(value, UploadFile) else None
