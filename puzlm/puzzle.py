@@ -213,7 +213,8 @@ class Puzzle:
                 raise PuzzleError("the picture is fully transparent")
             if not there.all():
                 pieces = pieces[there]
-        return cls(pieces, grid)
+        used = grid[0] * pieces.shape[1], grid[1] * pieces.shape[2]
+        return cls(pieces, grid, settings={"cropped": used != image.shape[:2]})
 
     def save(self, folder: str | Path) -> None:
         """Write piece files, the shuffled picture and puzzle.json; all of it or nothing."""
@@ -245,7 +246,8 @@ class Puzzle:
                     f"{path}: no seams found both ways; say into how many pieces it was cut, for "
                     "example --grid 3"
                 )
-            return replace(cls.from_shuffled(with_holes(image), found), settings={"found": True})
+            puzzle = cls.from_shuffled(with_holes(image), found)
+            return replace(puzzle, settings={**puzzle.settings, "found": True})
         return cls.from_shuffled(with_holes(image), grid)
 
 

@@ -234,7 +234,8 @@ def animation(puzzle: Puzzle, solution: Solution) -> bytes:
 def record(found: Solution, puzzle: Puzzle, picture: Path) -> dict[str, Any]:
     """What `puzlm solve --json` prints of one puzzle."""
     names = {"names": list(puzzle.names)} if puzzle.names else {}
-    return {**found.as_dict(), **names, "image": str(picture), **score(found, puzzle)}
+    notes = {"notes": said} if (said := remarks(found, puzzle)) else {}
+    return {**found.as_dict(), **names, "image": str(picture), **score(found, puzzle), **notes}
 
 
 def score(found: Solution, puzzle: Puzzle) -> dict[str, Any]:
@@ -278,6 +279,22 @@ def numbering(names: Sequence[str]) -> str:
     return ""
 
 
+def remarks(found: Solution, puzzle: Puzzle) -> list[str]:
+    """What a person should know who gave a sheet: whether its grid may be another."""
+    rows, columns = puzzle.grid
+    said = []
+    if puzzle.settings.get("found"):
+        said.append(f"grid {rows}x{columns}, found from the seams; --grid sets another")
+    if puzzle.settings.get("cropped"):
+        said.append(
+            f"the picture does not divide into {rows}x{columns} equal pieces: is --grid right?"
+        )
+    whole = "cropped" in puzzle.settings and len(puzzle.pieces) == puzzle.cells > 1  # a sheet's
+    if whole and np.array_equal(found.positions, np.arange(puzzle.cells)):
+        said.append("every piece lies where it lay: if the picture is not right, see --grid")
+    return said
+
+
 def show(found: Solution, puzzle: Puzzle, picture: Path) -> None:
     """Print where the picture is, what solved it and how sure each cell is."""
     rows, columns = found.grid
@@ -311,6 +328,8 @@ def show(found: Solution, puzzle: Puzzle, picture: Path) -> None:
     if puzzle.truth is not None:
         right = int((found.positions == puzzle.truth).sum())
         print(f"{right} of {len(puzzle.truth)} pieces lie right")
+    for line in remarks(found, puzzle):
+        print(line)
     print(f"solved by {found.solver} in {found.seconds:.2f} s")
     print(f"picture: {picture}")
 

@@ -15,7 +15,8 @@ from PIL import Image
 from puzlm.errors import PuzzleError, SettingsError
 from puzlm.images import read_image, write_image
 from puzlm.puzzle import Puzzle, shuffled
-from puzlm.solving import find, pictures
+from puzlm.solver import Solver
+from puzlm.solving import find, pictures, remarks
 
 COMMAND = [sys.executable, "-m", "puzlm"]
 
@@ -222,3 +223,18 @@ def test_the_shell_completes(tmp_path):
 
     assert completed("puzlm so") == ["solve"]
     assert completed("puzlm solve --inc") == ["--incomplete"]
+
+
+def test_a_sheet_says_what_grid_it_was_read_with(photo, tmp_path):
+    """A wrong grid was solved as it lay, with a high confidence and without a word."""
+    sheet = shuffled(Puzzle.from_image(photo, 3, seed=2))
+    write_image(tmp_path / "s.png", sheet)
+
+    def said(grid=None):
+        puzzle = Puzzle.load(tmp_path / "s.png", grid)
+        return remarks(Solver(solver="classic").solve(puzzle), puzzle)
+
+    assert said() == ["grid 3x3, found from the seams; --grid sets another"]
+    assert said("3") == []
+    divides, lies = said("4")
+    assert "does not divide into 4x4" in divides and "where it lay" in lies
