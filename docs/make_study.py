@@ -38,7 +38,7 @@ from study_tables import (  # noqa: E402
 
 from puzlm import ablation_plots as drawn  # noqa: E402
 from puzlm.ablate import read_rows  # noqa: E402
-from puzlm.ablation_plots import each  # noqa: E402
+from puzlm.ablation_gains import deviation, each, gain, of_time  # noqa: E402
 from puzlm.backbones import BACKBONES  # noqa: E402
 from puzlm.plan import Plan  # noqa: E402
 
@@ -89,7 +89,7 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
     for row in plan.rows:
         groups.setdefault(row.group, []).append(row)
     between, later = (
-        {kind: drawn.deviation(drawn.of_time(found.values(), long), kind) for kind in KINDS}
+        {kind: deviation(of_time(found.values(), long), kind) for kind in KINDS}
         for long in (False, True)
     )
 
@@ -135,7 +135,7 @@ def ablation_numbers(plan: Plan, lines: Lines) -> tuple[Numbers, dict[str, Any]]
         numbers[f"between {kind}"] = f"{between[kind]:.1f}"
         numbers[f"long between {kind}"] = f"{later[kind]:.1f}"
     for way in ("pixels", "assign"):
-        more = drawn.gain(decoded, decoded, "art-3x3", "fusion", way)
+        more = gain(decoded, decoded, "art-3x3", "fusion", way)
         numbers[f"fusion over {way}"] = signed(more) if more else "?"
     for name, mine in found.items():
         seen = sum(x["puzzles_seen"] for x in mine) / len(mine)

@@ -9,7 +9,7 @@ from statistics import median
 from study_tables import by_name
 
 from puzlm.ablate import read_rows
-from puzlm.ablation_plots import deviation, gain, of_time, scores
+from puzlm.ablation_gains import deviation, gain, of_time, scores
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "docs" / "runs"

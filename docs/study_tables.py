@@ -6,7 +6,7 @@ from typing import Any
 
 from study_analysis import span
 
-from puzlm.ablation_plots import each, gain, scores, seed_noise, steady
+from puzlm.ablation_gains import each, gain, scores, seed_noise, steady
 from puzlm.metrics import Interval
 from puzlm.plan import Row
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from puzlm.ablation_gains import scores
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -104,7 +106,7 @@ def test_a_gain_inside_the_spread_of_seeds_is_no_effect(study):
     far = [line("no-order", 0, 60), line("no-order", 1, 61)]
     split = [line("no-separator", 0, 52), line("no-separator", 1, 11)]
     made, figures = study.ablation_numbers(plan, base + near + far + split)
-    assert study.drawn.gain(near, base, "art-3x3").low > 0
+    assert study.gain(near, base, "art-3x3").low > 0
     said = made["switch verdict"]
     assert "better: without lexicographic order (+8.5" in said
     assert "no clear effect: raster instead of clockwise (+2.0" in said
@@ -170,12 +172,10 @@ def test_rows_that_trained_side_by_side_are_not_counted(study):
 
 def test_scores_are_of_the_mean_over_seeds(study):
     lines = [line("base", 0, 40), line("base", 1, 60)]
-    score = study.drawn.scores(lines, "art-3x3", "valid", "absolute")
+    score = scores(lines, "art-3x3", "valid", "absolute")
     assert score["value"] == 50 and 40 < score["low"] < 50 < score["high"] < 60
-    assert (
-        study.drawn.scores(lines[:1], "art-3x3", "valid", "absolute")["low"] == 38
-    )  # as in the file
-    assert study.drawn.scores(lines, "art-3x3", "views-8", "absolute") is None
+    assert scores(lines[:1], "art-3x3", "valid", "absolute")["low"] == 38  # as in the file
+    assert scores(lines, "art-3x3", "views-8", "absolute") is None
 
 
 def test_what_heads_that_guess_lose(study):
