@@ -105,10 +105,9 @@ def main() -> None:
     except OSError as error:
         if error.errno is None:
             raise
-        if error.filename is None:  # no file but stdout
+        if error.filename is None:  # met while writing, to stdout perhaps
             _drop_stdout()
-        where = "what there is to print" if error.filename is None else error.filename
-        print(f"puzlm: {where}: {error.strerror}", file=sys.stderr)
+        print(f"puzlm: {error.filename or 'cannot go on'}: {error.strerror}", file=sys.stderr)
         sys.exit(2)
     except MemoryError:
         print(NO_MEMORY, file=sys.stderr)

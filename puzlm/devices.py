@@ -11,8 +11,6 @@ def check_device(name: str, option: str = "device") -> str:
         return name
     import torch
 
-    if name.partition(":")[0] not in ("cpu", "cuda"):
-        raise SettingsError(f"{option} {name}: must be cpu or cuda")
     try:
         device = torch.device(name)
     except RuntimeError as error:

@@ -208,7 +208,7 @@ def test_a_full_disk_behind_stdout(arguments):
         command = [sys.executable, "-m", "puzlm", *arguments]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
-    assert done.stderr == "puzlm: what there is to print: No space left on device\n"
+    assert done.stderr == "puzlm: cannot go on: No space left on device\n"
 
 
 # ---- help and documents -------------------------------------------------------------------------
