@@ -236,6 +236,8 @@ def show(found: Solution, puzzle: Puzzle, picture: Path) -> None:
     if known := score(found, puzzle):
         print(f"{known['absolute']:.0%} of the pieces lie right")
     print(f"solved by {found.solver} in {found.seconds:.2f} s")
+    if found.upright < 1:
+        print(f"which way up: {found.upright:.0%} sure, counted in every confidence")
     print(f"picture: {picture}")
 
 
