@@ -79,9 +79,12 @@ def solve(
         str | None, typer.Option(help="Use the seq2seq alone: valid, greedy, beam or assign.")
     ] = None,
     given: Annotated[list[str] | None, typer.Option(help="Fix a piece: PIECE=CELL.")] = None,
-    incomplete: Annotated[bool, typer.Option(help="Pieces may be missing or extra.")] = False,
+    incomplete: Annotated[
+        bool,
+        typer.Option(help="Pieces may be missing; if there are more than cells, some stay out."),
+    ] = False,
     rotations: Annotated[
-        bool, typer.Option(help="Pieces may be turned by quarter turns (pixels decide).")
+        bool, typer.Option(help="Pieces may be turned by quarter turns; a model says which way up.")
     ] = False,
     gif: Annotated[
         Path | None, typer.Option(help="Also write an animation; of many, a folder of them.")
@@ -96,13 +99,13 @@ def solve(
     check_solver(solver, model, decode, rotations)
     fixed = _given(given) if given else None
     path = solving.find(puzzles)
-    chosen = "classic" if rotations else "seq2seq" if decode else "auto"
+    chosen = "seq2seq" if decode and not rotations else "auto"
     chosen = chosen if solver == "auto" else solver
 
     def engine() -> Solver:
-        if rotations:
-            return Solver(solver=chosen, rotations=True)
-        return Solver.from_pretrained(model, solver=chosen, decoding=decode or "valid")
+        return Solver.from_pretrained(
+            model, solver=chosen, decoding=decode or "valid", rotations=rotations
+        )
 
     if isinstance(path, list):
         if fixed:

@@ -282,6 +282,8 @@ def _outcome(index: int, puzzle: Puzzle, answer: AnswerLike | Exception) -> dict
         positions, confidences = _checked(puzzle, answer)
         if "turns" in puzzle.settings:
             positions = _upright(puzzle, positions, getattr(answer, "turns", ()))
+            if confidences is not None:  # the whole was turned for it: that doubt does not count
+                confidences = np.minimum(confidences / getattr(answer, "upright", 1.0), 1.0)
     except Exception as error:  # an answer of any kind; reading it may raise anything
         return record | {"error": f"{type(error).__name__}: {error}"[:300]}
     given = puzzle.settings.get("given", {})

@@ -229,7 +229,7 @@ class Puzzle:
         """Read a folder of piece files (with or without puzzle.json) or a shuffled picture.
 
         A folder without puzzle.json must hold as many pieces as the grid has cells, unless it is
-        said to be `incomplete`: then pieces may be missing, or some may not belong.
+        said to be `incomplete`: then pieces may be missing, or more than cells, and some stay out.
         """
         path = Path(path)
         if not path.exists():

@@ -34,6 +34,8 @@ class Solution:
     """Pieces in the order in which they were placed."""
     turns: tuple[int, ...] = ()
     """Quarter turns counter-clockwise that set each piece upright; empty: all lay upright."""
+    upright: float = 1.0
+    """How sure it is that the picture as a whole lies upright; no confidence is higher."""
 
     @property
     def image(self) -> Pixels:
@@ -59,7 +61,9 @@ class Solution:
             "solver": self.solver,
             "seconds": round(self.seconds, 4),
             "unplaced": np.flatnonzero(self.positions < 0).tolist(),
-            **({"turns": list(self.turns)} if self.turns else {}),
+            **(
+                {"turns": list(self.turns), "upright": round(self.upright, 4)} if self.turns else {}
+            ),
         }
 
 

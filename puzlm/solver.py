@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from puzlm import calibration, checkpoints
+from puzlm import calibration, checkpoints, upright
 from puzlm.bleed import mended
 from puzlm.box import (
     Box,
@@ -70,7 +70,7 @@ class Solver:
         self.tokenizer, self.reader, self.sides = tokenizer, reader, sides
         self.card = dict(card or {})
         self._vision, self._edges, self._frame, self.box = vision, edges, frame, box
-        if rotations and solver != "classic":
+        if rotations and solver not in ("auto", "classic"):
             raise SettingsError(f"rotations: only the classic solver turns pieces, not '{solver}'")
         self.solver, self.decoding, self.rotations = solver, decoding, rotations
         self.raw = False  # True: confidences as the models state them, to fit calibration.py
@@ -85,15 +85,17 @@ class Solver:
         decoding: str = "valid",
         backend: str = "auto",
         device: str = "cpu",
+        rotations: bool = False,
     ) -> Solver:
         """Load a model from the box by name, or from a folder; None takes all that fit a puzzle.
 
-        `backend` is 'torch', 'onnx' (no torch needed) or 'auto' (ONNX when it is there).
+        `backend` is 'torch', 'onnx' (no torch needed) or 'auto' (ONNX when it is there). With
+        `rotations` pieces may be turned: classic joins them, and in `auto` a ViT says which way up.
         """
-        if solver in ("classic", "random"):
-            return cls(solver=solver, decoding=decoding)
         how = (backend, device)
-        box = Box(*how) if name_or_path is None else None
+        box = Box(*how) if name_or_path is None and solver not in ("classic", "random") else None
+        if solver in ("classic", "random") or rotations and box is not None:
+            return cls(box=box, solver=solver, decoding=decoding, rotations=rotations)
         wanted = "vision" if box is not None and solver.startswith("vision") else name_or_path
         folder = checkpoints.find(wanted)
         parts = {
@@ -113,6 +115,7 @@ class Solver:
                 edges=load_edges(folder, *how),
                 solver=solver,
                 decoding=decoding,
+                rotations=rotations,
                 frame=load_frame(folder) if solver == "auto" else None,
             )
         else:
@@ -124,6 +127,7 @@ class Solver:
                 box=box,
                 solver=solver,
                 decoding=decoding,
+                rotations=rotations,
             )
         found._check_parts(str(folder))
         found.shipped = checkpoints.shipped(folder)
@@ -195,14 +199,16 @@ class Solver:
         self, puzzles: Iterable[Puzzle], *, given: Sequence[Given] | None = None
     ) -> list[Solution]:
         """Solve many puzzles, reading those of one grid together."""
-        self._check_parts(f"solver '{self.solver}'")
         puzzles = list(puzzles)
         if given is None:  # a protocol may give pieces away, the centre say
             given = [p.settings.get("given") or {} for p in puzzles]
         fixed = [check_given(g, p) for g, p in zip(given, puzzles, strict=True)]
-        if self.solver in ("classic", "random"):
+        if self.solver in ("classic", "random") or self.rotations:
             alone = [self._alone(p, g) for p, g in zip(puzzles, fixed, strict=True)]
-            return [self._calibrated(*one) for one in zip(alone, fixed, strict=True)]
+            alone = [self._calibrated(*one) for one in zip(alone, fixed, strict=True)]
+            eyes = upright.eyes(self)
+            return [upright.settled(*one, eyes) for one in zip(alone, fixed, strict=True)]
+        self._check_parts(f"solver '{self.solver}'")
         if self.solver in ("seq2seq", "vision"):
             for puzzle in puzzles:
                 self._check_reads(puzzle)
@@ -233,7 +239,7 @@ class Solver:
 
     def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:
         """The same answer, its confidences such as were right so often; not of a foreign model."""
-        if self.raw or not (self.shipped or self.solver == "classic"):
+        if self.raw or not (self.shipped or found.solver == "classic"):
             return found
         sure = calibration.calibrated(
             found.solver, found.confidences, found.positions, found.grid, given
@@ -373,17 +379,9 @@ class Solver:
             positions, sure = found.positions, np.clip(found.confidence, 0, 1)
             turns = tuple(found.turns.tolist()) if rotations else ()
         order = tuple(np.argsort(-sure, kind="stable").tolist())
-        return Solution(
-            positions,
-            sure,
-            puzzle.grid,
-            self.solver,
-            time.perf_counter() - start,
-            puzzle.pieces,
-            (),
-            order,
-            turns,
-        )
+        name = "random" if self.solver == "random" else "classic"
+        spent = time.perf_counter() - start
+        return Solution(positions, sure, puzzle.grid, name, spent, puzzle.pieces, (), order, turns)
 
 
 def load_solver(name: str, model: str | None = None, decoding: str = "valid") -> Any:

@@ -331,6 +331,8 @@ def show(found: Solution, puzzle: Puzzle, picture: Path) -> None:
     for line in remarks(found, puzzle):
         print(line)
     print(f"solved by {found.solver} in {found.seconds:.2f} s")
+    if found.upright < 1:
+        print(f"which way up: {found.upright:.0%} sure, counted in every confidence")
     print(f"picture: {picture}")
 
 
