@@ -158,6 +158,7 @@ def test_models_of_the_box_go_by_their_names(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "BOX", tmp_path / "box")
     recipe = recipe_of(folder, steps=1)
     train(recipe, tmp_path / "box" / "mine")
+    (tmp_path / "box" / "mine" / "card.json").write_text('{"name": "mine"}')
     recipe = replace(recipe.with_train(start="mine"), tokenizer_path="mine")
     assert train(recipe, tmp_path / "run")["done"]
     with pytest.raises(ModelError, match="model 'yours': neither a folder nor a model in the box"):
