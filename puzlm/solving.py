@@ -194,12 +194,13 @@ def write_gif(path: Path, puzzle: Puzzle, solution: Solution) -> None:
 
 
 def score(found: Solution, puzzle: Puzzle) -> dict[str, Any]:
-    """Accuracy of an answer whose truth is known."""
+    """Accuracy of an answer whose truth is known; equal pieces may be exchanged."""
     if puzzle.truth is None:
         return {}
+    truth = found.fair(puzzle.truth)
     return {
-        "absolute": absolute(found.positions, puzzle.truth),
-        "perfect": perfect(found.positions, puzzle.truth),
+        "absolute": absolute(found.positions, truth),
+        "perfect": perfect(found.positions, truth),
     }
 
 
