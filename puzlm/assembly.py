@@ -69,14 +69,16 @@ def assemble(
     width: int = 256,
     rounds: int = 330,
     hole: float | None = None,
+    kinds: Ints | None = None,
 ) -> Ints:
     """Find positions (n,) of high objective from pair scores (n, n) and cell scores (n, cells).
 
     right[i, j] is the score that j sits directly right of i, below[i, j] directly below; higher
     is better, -inf never. With fewer pieces than cells, holes are left (see `_board` for what a
-    hole is worth); with more, the worst fitting pieces get -1. `given` maps pieces to fixed cells.
+    hole is worth); with more, the worst fitting pieces get -1. `given` maps pieces to fixed cells,
+    `kinds` to the first piece that equals them (kinds.py); the scores of equal ones are equal.
     """
-    board = _board(right, below, grid, cells, given, hole=hole)
+    board = _board(right, below, grid, cells, given, hole=hole, kinds=kinds)
     return _positions(board, _search(board, seed, width, rounds))[0]
 
 
@@ -160,9 +162,13 @@ def beam_search(
     width: int = 256,
     top: int = 1,
     hole: float | None = None,
+    kinds: Ints | None = None,
 ) -> tuple[Ints, NDArray[np.float64]]:
-    """Find the best few arrangements: positions (k, n), objectives (k,), best first, k <= top."""
-    board = _board(right, below, grid, cells, given, hole=hole)
+    """Find the best few arrangements: positions (k, n), objectives (k,), best first, k <= top.
+
+    No two of them differ only by an exchange of equal pieces.
+    """
+    board = _board(right, below, grid, cells, given, hole=hole, kinds=kinds)
     layouts = _beams(board, max(width, top), top, _starts(board))
     positions = np.stack([_positions(board, layout)[0] for layout in layouts])
     scores = [objective(p, np.asarray(right), np.asarray(below), grid, cells) for p in positions]

@@ -31,7 +31,7 @@ class _Board:
     toward[d]: (m + 1, m + 1), row q = scores of every candidate in direction d of q; candidate
     m = n * turns is the void (a hole, or outside the frame) and scores 0 against everything.
     cells: (rows * columns, m + 1). around: (rows * columns, 4), the cell in each direction, or
-    rows * columns where there is none.
+    rows * columns where there is none. kinds: (n,), the first piece that equals each (kinds.py).
     """
 
     toward: tuple[Scores, Scores, Scores, Scores]
@@ -42,6 +42,7 @@ class _Board:
     n: int
     turns: int
     given: dict[int, int]
+    kinds: Ints
 
     @property
     def small(self) -> bool:
@@ -83,6 +84,7 @@ def _board(
     given: Mapping[int, int] | None,
     turns: int = 1,
     hole: float | None = None,
+    kinds: Ints | None = None,
 ) -> _Board:
     """Check the evidence and lay it out for the search.
 
@@ -145,7 +147,8 @@ def _board(
         np.ascontiguousarray(to_right.T),
         to_below,
     )
-    return _Board(toward, absolute, around, rows, columns, n, turns, given)
+    kinds = np.arange(n) if kinds is None else kinds
+    return _Board(toward, absolute, around, rows, columns, n, turns, given, kinds)
 
 
 def runner_up(right: Floats, below: Floats) -> float:
@@ -154,9 +157,10 @@ def runner_up(right: Floats, below: Floats) -> float:
     return float(np.median(np.concatenate(second)))
 
 
-def best_buddies(right: Floats, below: Floats) -> float:
-    """Share of the sides whose best partner has them as its own best: 0 to 1."""
-    mutual = [p.argmax(0)[p.argmax(1)] == np.arange(len(p)) for p in (right, below)]
+def best_buddies(right: Floats, below: Floats, kinds: Ints | None = None) -> float:
+    """Share of the sides whose best partner has them, or their equal, as its best: 0 to 1."""
+    kinds = np.arange(len(right)) if kinds is None else kinds
+    mutual = [kinds[p.argmax(0)[p.argmax(1)]] == kinds for p in (right, below)]
     return float(np.mean(mutual))
 
 
@@ -198,6 +202,17 @@ def _certainty(board: _Board, rivals: Scores, own: Ints, near: Ints, direction: 
     return result
 
 
+def _next_equal(board: _Board, free: Bools) -> tuple[Ints, list[Ints]]:
+    """The next free piece equal to each, else the void: (n + 1,); and the groups of equal ones."""
+    after = np.full(board.n + 1, board.n)
+    groups = []
+    for kind in np.flatnonzero(np.bincount(board.kinds) > 1):
+        same = np.flatnonzero((board.kinds == kind) & free[: board.n])
+        after[same[:-1]] = same[1:]
+        groups.append(same)
+    return after, groups
+
+
 def beam(board: _Board, layout: Ints, order: Ints, width: int) -> Ints:
     """Fill the cells `order` of a layout, keeping the `width` best: (k, cells + 1), best first.
 
@@ -205,6 +220,9 @@ def beam(board: _Board, layout: Ints, order: Ints, width: int) -> Ints:
     half of its best score, so a pair costs what it stays below its two halves, and a side at the
     frame costs its half. All pieces come to lie somewhere, hence the sum of what they could fetch
     is the same for all layouts; only with pieces to spare it must be counted.
+
+    Of equal pieces only the first that is free can be laid: else a beam fills up with boards that
+    differ in nothing but which of them lies where.
     """
     n, size, m = board.n, len(board.cells), board.void
     half = np.zeros((4, m + 1), np.float32)
@@ -214,6 +232,8 @@ def beam(board: _Board, layout: Ints, order: Ints, width: int) -> Ints:
     free = np.ones((1, n + 1), bool)
     free[0, used] = False
     holes = np.array([len(order) - int(free[0, :n].sum())])
+    after, equals = _next_equal(board, free[0])
+    free[0, after[after < n]] = False
     spare = half.sum(axis=0) if holes[0] < 0 else np.zeros(m + 1, np.float32)
     best_cell = board.cells.max(axis=0) if holes[0] >= 0 else np.zeros(m + 1, np.float32)
     layouts, scores = layout[None].copy(), np.zeros(1, np.float32)
@@ -248,6 +268,11 @@ def beam(board: _Board, layout: Ints, order: Ints, width: int) -> Ints:
         layouts[:, cell] = piece
         placed[cell] = True
         free[np.arange(keep), piece] = False
+        free[np.arange(keep), after[piece]] = True
         holes = holes[state] - (piece == n)
     best_first: Ints = layouts[np.lexsort((marks, -scores))]
+    for same in equals:  # from the first cell to the last: beams from other corners compare
+        for one in best_first:
+            cells = np.flatnonzero(np.isin(one, same))
+            one[cells] = same[: len(cells)]
     return best_first

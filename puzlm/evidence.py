@@ -87,8 +87,11 @@ def by_piece(found: Decoded, order: NDArray[np.int64], row: int, named: str = ""
     )
 
 
-def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) -> Floats:
-    """Share of a piece's neighbours that are its own first choice or it theirs."""
+def pair_confidence(
+    positions: Positions, right: Any, below: Any, grid: Grid, kinds: Positions | None = None
+) -> Floats:
+    """Share of a piece's neighbours that are of its own first choice or it of theirs."""
+    kinds = np.arange(len(positions)) if kinds is None else kinds
     total, good = np.zeros(len(positions)), np.zeros(len(positions))
     at = {int(c): i for i, c in enumerate(positions) if c >= 0}
     for cell, i in at.items():
@@ -99,14 +102,17 @@ def pair_confidence(positions: Positions, right: Any, below: Any, grid: Grid) ->
             j = at.get(other)
             if j is None or not inside:
                 continue
-            fits = 0.5 * (int(scores[i].argmax() == j) + int(scores[:, j].argmax() == i))
+            first, second = kinds[scores[:, j].argmax()], kinds[scores[i].argmax()]
+            fits = 0.5 * (int(first == kinds[i]) + int(second == kinds[j]))
             for piece in (i, j):
                 total[piece] += 1
                 good[piece] += fits
     return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
 
 
-def large_board(puzzle: Puzzle, pairs: Pairs, bled: bool) -> tuple[dict[str, float], bool] | None:
+def large_board(
+    puzzle: Puzzle, pairs: Pairs, bled: bool, kinds: Positions | None = None
+) -> tuple[dict[str, float], bool] | None:
     """Weights that differ in a large whole puzzle, and whether it may come out rolled; else None.
 
     No model knows the cells of such a puzzle. Whether its borders touch is told without an
@@ -118,32 +124,34 @@ def large_board(puzzle: Puzzle, pairs: Pairs, bled: bool) -> tuple[dict[str, flo
     whole = len(puzzle.pieces) == puzzle.cells > assembly.SMALL_GRID
     if not whole or not {"pixels", "edges"} <= set(pairs):
         return None
-    pixels = best_buddies(*pairs["pixels"])
+    pixels = best_buddies(*pairs["pixels"], kinds)
     if bled:
         return dict(LARGE_MENDED), pixels < TOUCHING
     if pixels >= TOUCHING:
         return {"pixels": SEAMS}, False
-    ahead = pixels - best_buddies(*pairs["edges"]) >= AHEAD
+    ahead = pixels - best_buddies(*pairs["edges"], kinds) >= AHEAD
     return {"pixels": ALIKE if ahead else WORN}, True
 
 
-def border_weights(pairs: Pairs, grid: Grid, bled: bool, seen: bool) -> dict[str, float]:
+def border_weights(
+    pairs: Pairs, grid: Grid, bled: bool, seen: bool, kinds: Positions | None = None
+) -> dict[str, float]:
     """Weights that differ in a whole puzzle whose borders touch, or whose colours had bled.
 
     `seen`: a ViT has, beside which the language model otherwise hardly counts.
     """
     other = dict(MENDED) if bled and seen else {}
-    if agreement(*pairs["pixels"], grid) >= TOUCHING:
+    if agreement(*pairs["pixels"], grid, kinds) >= TOUCHING:
         other["pixels"] = ALIKE if bled else SEAMS
     return other
 
 
-def agreement(right: Floats, below: Floats, grid: Grid) -> float:
+def agreement(right: Floats, below: Floats, grid: Grid, kinds: Positions | None = None) -> float:
     """How far what the borders say agrees with itself on its own arrangement: 0 to 1."""
     from puzlm import assembly
 
-    found = assembly.beam_search(right, below, grid, width=AGREED)[0][0]
-    return float(pair_confidence(found, right, below, grid).mean())
+    found = assembly.beam_search(right, below, grid, width=AGREED, kinds=kinds)[0][0]
+    return float(pair_confidence(found, right, below, grid, kinds).mean())
 
 
 def added(

@@ -23,6 +23,8 @@ from puzlm.evidence import (
     large_board,
     pair_confidence,
 )
+from puzlm.ground import plain_ground, settled
+from puzlm.kinds import all_differ, kinds_of, same_cells, same_kind, same_pairs
 from puzlm.puzzle import Puzzle
 from puzlm.solution import Floats, Solution
 from puzlm.tokenizer import side_symbols
@@ -45,45 +47,59 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
 
     start = time.perf_counter()
     n, use = len(puzzle.pieces), USES[solver.solver]
+    kinds = kinds_of(puzzle.pieces)
     w = _weights(solver, evidence)
     pairs: Pairs = {}
     cells: dict[str, Floats] = {}
     frame = None
     if evidence.seq2seq is not None:
-        cells["seq2seq"] = np.log(evidence.seq2seq.marginals + 1e-4)
+        cells["seq2seq"] = np.log(same_cells(evidence.seq2seq.marginals, kinds) + 1e-4)
     if evidence.vision is not None:
         cells["vision"], *near = evidence.vision
+        cells["vision"] = same_cells(cells["vision"], kinds)
         pairs["context"] = (near[0], near[1])
     if n > 1:
         pairs |= _sides_of(solver, puzzle, use, bool(cells), evidence.bled)
+    pairs = {k: (same_pairs(a, kinds), same_pairs(b, kinds)) for k, (a, b) in pairs.items()}
     # With holes they would pull pieces together that do not touch.
     whole = bool(cells) and n == puzzle.cells > 2
     if solver.solver == "symbols" and cells:
         w |= BESIDE[puzzle.cells > 9]
     elif whole:
-        w |= border_weights(pairs, puzzle.grid, evidence.bled, evidence.vision is not None)
-    elif not cells and (large := large_board(puzzle, pairs, evidence.bled)) is not None:
+        w |= border_weights(pairs, puzzle.grid, evidence.bled, evidence.vision is not None, kinds)
+    elif not cells and (large := large_board(puzzle, pairs, evidence.bled, kinds)) is not None:
         other, rolls = large
         w |= other
         frame = solver.frame if rolls and not given else None
     right, below, where = added(pairs, cells, w, n)
+    # Who knows cells, or is given one, knows where on a plain ground a picture lies.
+    loose = "pixels" in use and n == puzzle.cells and not (cells or given or all_differ(kinds))
+    ground = plain_ground(puzzle.pieces, kinds) if loose else kinds[:0]
+    there: Floats | float = 1.0
     if puzzle.cells <= assembly.SMALL_GRID:
         found, scores = assembly.beam_search(
-            right, below, puzzle.grid, where, given, top=TOP, hole=0.0
+            right, below, puzzle.grid, where, given, top=TOP, hole=0.0, kinds=kinds
         )
         heat = w["temperature"] if cells else 1.0  # fitted with the marginals in
         share = np.exp((scores - scores[0]) / heat)
         share /= share.sum()
-        sure = np.minimum(((found == found[0]) * share[:, None]).sum(0), 1.0)
-        others = tuple(found[1:6])
+        boards = found
+        if len(ground):
+            found, there = settled(boards, right, below, puzzle.grid, ground, kinds)
+        sure = np.minimum((same_kind(found, found[0], kinds) * share[:, None]).sum(0), 1.0)
+        others = tuple(boards[~same_kind(boards, found[0], kinds).all(1)][:5])
     else:
-        found = assembly.assemble(right, below, puzzle.grid, where, given, hole=0.0)[None]
+        one = assembly.assemble(right, below, puzzle.grid, where, given, hole=0.0, kinds=kinds)
         if frame is not None:
             from puzlm.frame import framed
 
-            found = framed(frame, puzzle.pieces, found[0], right, below, puzzle.grid)[None]
-        sure = pair_confidence(found[0], right, below, puzzle.grid)
+            one = framed(frame, puzzle.pieces, one, right, below, puzzle.grid)
+        found = one[None]
+        if len(ground):
+            found, there = settled(found, right, below, puzzle.grid, ground, kinds)
+        sure = pair_confidence(found[0], right, below, puzzle.grid, kinds)
         others = ()
+    sure = sure * there
     named = evidence.seq2seq.named if evidence.seq2seq is not None else ""
     used = [f"seq2seq{named.replace(',', '')}" if k == "seq2seq" else k for k in cells]
     used += [k for k in pairs if k != "context" and w[k]]

@@ -13,6 +13,7 @@ from PIL import Image
 
 from puzlm.errors import PuzzleError
 from puzlm.images import Pixels, to_rgb
+from puzlm.kinds import exchanged, kinds_of
 from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, guess_grid, parse_grid
 
 Floats = NDArray[np.float64]
@@ -44,7 +45,12 @@ class Solution:
 
     def drawn(self, truth: Positions | None = None) -> Pixels:
         """The assembled picture, wrong pieces framed in red when the truth is known."""
-        return draw(self._upright, self.positions, self.grid, truth)
+        fair = None if truth is None else self.fair(truth)
+        return draw(self._upright, self.positions, self.grid, fair)
+
+    def fair(self, truth: Positions) -> Positions:
+        """The truth with equal pieces exchanged as here, since nobody can tell them apart."""
+        return exchanged(truth, self.positions, kinds_of(self.pieces))
 
     @property
     def _upright(self) -> Pixels:

@@ -239,12 +239,13 @@ def record(found: Solution, puzzle: Puzzle, picture: Path) -> dict[str, Any]:
 
 
 def score(found: Solution, puzzle: Puzzle) -> dict[str, Any]:
-    """Accuracy of an answer whose truth is known."""
+    """Accuracy of an answer whose truth is known; equal pieces may be exchanged."""
     if puzzle.truth is None:
         return {}
+    truth = found.fair(puzzle.truth)
     return {
-        "absolute": absolute(found.positions, puzzle.truth),
-        "perfect": perfect(found.positions, puzzle.truth),
+        "absolute": absolute(found.positions, truth),
+        "perfect": perfect(found.positions, truth),
     }
 
 

@@ -213,6 +213,29 @@ def test_a_wide_beam_is_exact_also_in_a_window(seed, extra, fixed):
     assert board.value(found) == pytest.approx(best, abs=1e-3)
 
 
+@pytest.mark.parametrize("given", [{}, {9: 0, 13: 15}])
+def test_a_beam_never_holds_exchanges_of_equal_pieces(given):
+    """Four pieces that know each other among twelve equal ones: a narrow beam finds them."""
+    kinds = np.array([0, 1, 2, 3, *[4] * 12])
+    right, below = np.zeros((16, 16)), np.zeros((16, 16))
+    right[0, 1] = right[2, 3] = below[0, 2] = below[1, 3] = 5.0
+    cells = np.zeros((16, 16))
+    cells[4:, [5, 6, 9, 10]] = -1
+    found, scores = beam_search(right, below, (4, 4), cells, given, width=16, top=16, kinds=kinds)
+    assert found[0, :4].tolist() == [5, 6, 9, 10] and scores[0] == 20
+    there = np.empty_like(found)
+    np.put_along_axis(there, found, kinds[None].repeat(len(found), 0), 1)
+    assert len(np.unique(there, axis=0)) == len(found) == 16
+    assert all((found[:, piece] == cell).all() for piece, cell in given.items())
+    assert (np.sort(found, axis=1) == np.arange(16)).all()
+    # Exchanges count as one board also where pieces are left over.
+    few, _ = beam_search(right, below, (2, 2), top=64, width=64, kinds=kinds)
+    there = [
+        tuple(sorted(zip(f[f >= 0].tolist(), kinds[f >= 0].tolist(), strict=True))) for f in few
+    ]
+    assert len(set(there)) == len(few) == 64
+
+
 def test_a_given_piece_moves_the_whole_picture():
     # One row too many: pairs alone cannot tell where the 5x6 picture lies in the 6x6 frame.
     truth = np.random.default_rng(8).permutation(30) + 6
