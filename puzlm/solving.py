@@ -327,7 +327,7 @@ def show(found: Solution, puzzle: Puzzle, picture: Path) -> None:
     if left:
         print(f"could not place: {', '.join(left)}")
     if puzzle.truth is not None:
-        right = int((found.positions == puzzle.truth).sum())
+        right = int((found.positions == found.fair(puzzle.truth)).sum())
         print(f"{right} of {len(puzzle.truth)} pieces lie right")
     for line in remarks(found, puzzle):
         print(line)
