@@ -95,7 +95,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
 
             one = framed(frame, puzzle.pieces, one, right, below, puzzle.grid)
         found = one[None]
-        if len(ground):
+        if len(ground) and frame is None:  # else that network has said where the picture lies
             found, there = settled(found, right, below, puzzle.grid, ground, kinds)
         sure = pair_confidence(found[0], right, below, puzzle.grid, kinds)
         others = ()
