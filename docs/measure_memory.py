@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from puzlm.backbones import Seq2Seq, TorchReader
-from puzlm.corpus import Album
 from puzlm.decoding import decode
 from puzlm.evaluate import current_commit
 from puzlm.plan import Plan
@@ -39,7 +39,7 @@ def main(data: str, folders: list[str]) -> None:
         return gallery.pieces(0, CHUNK, cut, side, seed)[:PUZZLES].byte()
 
     sets = {"training puzzles": pieces((0, 0, 0, 2)), "training images": pieces((9, 9, 9, 9))}
-    gallery.albums = [Album.read([Path(data) / v for v in kind.val], "cpu", None, 2)]
+    gallery = Gallery([replace(kind, train=kind.val)], data, "cpu")
     sets["new images"] = pieces((9, 9, 9, 9))
     found: dict[str, dict[str, list[float]]] = {}
     for folder in folders:

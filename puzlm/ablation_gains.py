@@ -54,6 +54,7 @@ def same_seeds(
     Seeds draw the training puzzles: a row of one seed against the base's mean over two would be
     charged with what the other seed is better.
     """
+    lines, base = ([x for x in rows if x["status"] == "done"] for rows in (lines, base))
     both = {x["seed"] for x in lines} & {x["seed"] for x in base}
     if not both:
         return lines, base

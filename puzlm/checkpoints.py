@@ -36,8 +36,11 @@ def names() -> list[str]:
 
 
 def shipped(folder: Path) -> bool:
-    """Whether a folder lies in the box; a run elsewhere may have the same name."""
-    return folder.resolve().parent == BOX.resolve()
+    """Whether a folder is a model of the box or a copy; a run may only have the same name."""
+    if folder.resolve().parent == BOX.resolve():
+        return True
+    cards = [f / "card.json" for f in (folder, BOX / str(card(folder).get("name", "")))]
+    return all(c.is_file() for c in cards) and cards[0].read_bytes() == cards[1].read_bytes()
 
 
 def card(folder: Path) -> dict[str, Any]:

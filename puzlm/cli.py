@@ -123,3 +123,7 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             raise
         _refuse(error)
+
+
+if __name__ == "__main__":  # as `python -m puzlm`: scripts call both
+    main()

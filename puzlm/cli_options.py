@@ -51,9 +51,8 @@ def check_solver(solver: str, model: str | None, decode: str | None, turned: boo
     if decode and name not in ("auto", "seq2seq"):
         why = " (which --rotations takes)" if turned else ""
         raise SettingsError(f"--decode {decode}: is for the seq2seq solver, not for {name}{why}")
-    if model and (name in ("classic", "random") or ":" in name):
-        why = " (which --rotations takes)" if turned else ""
-        raise SettingsError(f"--model {model}: solver {name}{why} uses no model")
+    if model and (solver in ("classic", "random") or ":" in solver):
+        raise SettingsError(f"--model {model}: solver {solver} uses no model")
 
 
 def warn(line: str) -> None:

@@ -47,7 +47,9 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
 
     start = time.perf_counter()
     n, use = len(puzzle.pieces), USES[solver.solver]
-    kinds = kinds_of(puzzle.pieces)
+    # Large boards are not searched by a beam; there equal pieces as one kind placed fewer rightly.
+    small = puzzle.cells <= assembly.SMALL_GRID
+    kinds = kinds_of(puzzle.pieces) if small else np.arange(n)
     w = _weights(solver, evidence)
     pairs: Pairs = {}
     cells: dict[str, Floats] = {}
@@ -72,11 +74,12 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         w |= other
         frame = solver.frame if rolls and not given else None
     right, below, where = added(pairs, cells, w, n)
-    # Who knows cells, or is given one, knows where on a plain ground a picture lies.
+    # Who knows cells knows where on a plain ground a picture lies. A given piece may be of the
+    # ground and say nothing, and the place must keep it: that is left to the search.
     loose = "pixels" in use and n == puzzle.cells and not (cells or given or all_differ(kinds))
     ground = plain_ground(puzzle.pieces, kinds) if loose else kinds[:0]
     there: Floats | float = 1.0
-    if puzzle.cells <= assembly.SMALL_GRID:
+    if small:
         found, scores = assembly.beam_search(
             right, below, puzzle.grid, where, given, top=TOP, hole=0.0, kinds=kinds
         )
@@ -95,8 +98,6 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
 
             one = framed(frame, puzzle.pieces, one, right, below, puzzle.grid)
         found = one[None]
-        if len(ground) and frame is None:  # else that network has said where the picture lies
-            found, there = settled(found, right, below, puzzle.grid, ground, kinds)
         sure = pair_confidence(found[0], right, below, puzzle.grid, kinds)
         others = ()
     sure = sure * there

@@ -76,7 +76,7 @@ def write(puzzle: Puzzle, folder: Path) -> None:
 def _foreign(folder: Path) -> str | None:
     """A file of a folder that belongs to no puzzle saved there: replacing would delete it."""
     try:
-        own = {RECORD, SHEET, *json.loads((folder / RECORD).read_text())["pieces"]}
+        own = {RECORD, SHEET, SOLVED, *json.loads((folder / RECORD).read_text())["pieces"]}
     except (OSError, ValueError, KeyError, TypeError):
         own = set()
     return next((p.name for p in sorted(folder.iterdir()) if p.is_dir() or p.name not in own), None)

@@ -101,7 +101,6 @@ def test_animations_of_many_need_a_folder(refused, pieces, here, name):
         (["--decode", "beam", "--solver", "vision"], "--decode beam: is for the seq2seq solver"),
         (["--decode", "beam", "--rotations"], "not for classic (which --rotations takes)"),
         (["--model", "none", "--solver", "classic"], "--model none: solver classic uses no model"),
-        (["--model", "puzlm-3x3", "--rotations"], "solver classic (which --rotations takes) uses"),
         (["--given", "0=1", "--given", "0=2"], "--given 0=2: piece 0 is given another cell, too"),
     ],
 )
