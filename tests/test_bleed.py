@@ -55,7 +55,7 @@ def test_what_is_clean_or_cannot_be_told_is_left_alone():
     assert leaning(tiny.pieces, (3, 3)) > LEANS and mended(tiny) is tiny
     few = sheet("flower.jpg", 2, 67)
     assert leaning(few.pieces, (2, 2)) > LEANS and mended(few) is few
-    one = Puzzle(ran.pieces[:1], (1, 1))
+    one = Puzzle(ran.pieces[:1], (1, 2))
     assert leaning(one.pieces, (1, 1)) == 0 and mended(one) is one
     row = Puzzle(ran.pieces, (1, 9))  # not how they lay
     assert leaning(row.pieces, (1, 9)) < leaning(ran.pieces, (3, 3))
