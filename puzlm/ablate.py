@@ -20,6 +20,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from puzlm.devices import pick_device
 from puzlm.errors import PuzlmError, SettingsError, nearest
 from puzlm.plan import Plan, Row, tokenizer_settings
 from puzlm.settings import Recipe
@@ -97,7 +98,7 @@ def run_plan(
     ]
     if share < 0:
         raise SettingsError(f"--share {share}: must not be below 0")
-    where = _device(device)
+    where = pick_device(device, "--device")
     todo = [run for run in wanted if not _is_done(done, plan, *run, share)]
     report(f"{len(wanted)} runs, {len(wanted) - len(todo)} done already")
     if todo:
@@ -124,18 +125,6 @@ def run_plan(
             report(_summary(line))
         done = found_in(file)
     return [done[row.name, seed] for row, seed in wanted if (row.name, seed) in done]
-
-
-def _device(name: str) -> str:
-    """Where to train: a GPU if there is one, unless the name says otherwise."""
-    import torch
-
-    there = torch.cuda.is_available()
-    if name.partition(":")[0] not in ("auto", "cpu", "cuda"):
-        raise SettingsError(f"--device {name}: must be auto, cpu or cuda")
-    if name.startswith("cuda") and not there:
-        raise SettingsError(f"--device {name}: there is no GPU here; use cpu")
-    return name if name != "auto" else "cuda" if there else "cpu"
 
 
 def _free(

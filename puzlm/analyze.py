@@ -14,33 +14,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.analysis import (
-    SEEN,
     Floats,
     Ints,
     Pairs,
     Result,
     border_information,
-    embedding_geometry,
     entropy_growth,
     equal_super_tokens,
     heaps,
+    touching,
+    uniform_entropy,
+    zipf,
+)
+from puzlm.embeddings import (
+    SEEN,
+    embedding_geometry,
     nearest_symbols,
     pair_scores,
     touch_counts,
-    touching,
-    uniform_entropy,
     unit_rows,
-    zipf,
 )
 from puzlm.errors import PuzlmError, SettingsError
 from puzlm.images import Pixels, write_bytes
+from puzlm.sections import section
 from puzlm.tokenizer import (
     FIRST_SYMBOL,
     PieceTokenizer,
     TokenizerSettings,
     read_json,
     read_safetensors,
-    settings_from,
 )
 
 CLASSES = 64  # looks classes for mutual information: 4096 joint cells instead of k^2
@@ -92,7 +94,7 @@ def read_tokens(path: str | Path) -> TokenSet:
         plain = {key: v for key, v in record["tokenizer"].items() if key != "version"}
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise TokensError(f"{beside}: damaged ({error!r})") from error
-    settings = settings_from(TokenizerSettings, plain, str(beside))
+    settings = section(TokenizerSettings, plain, str(beside))
     if tokens.size == 0:
         raise TokensError(f"{path}: is empty; nothing to analyse")
     if tokens.min() == tokens.max():

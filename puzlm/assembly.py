@@ -69,16 +69,14 @@ def assemble(
     width: int = 256,
     rounds: int = 330,
     hole: float | None = None,
-    kinds: Ints | None = None,
 ) -> Ints:
     """Find positions (n,) of high objective from pair scores (n, n) and cell scores (n, cells).
 
     right[i, j] is the score that j sits directly right of i, below[i, j] directly below; higher
     is better, -inf never. With fewer pieces than cells, holes are left (see `_board` for what a
-    hole is worth); with more, the worst fitting pieces get -1. `given` maps pieces to fixed cells,
-    `kinds` to the first piece that equals them (kinds.py); the scores of equal ones are equal.
+    hole is worth); with more, the worst fitting pieces get -1. `given` maps pieces to fixed cells.
     """
-    board = _board(right, below, grid, cells, given, hole=hole, kinds=kinds)
+    board = _board(right, below, grid, cells, given, hole=hole)
     return _positions(board, _search(board, seed, width, rounds))[0]
 
 

@@ -63,9 +63,11 @@ class ModelSettings:
         at_least(1, self, "model", "encoder_layers", "decoder_layers", "d_model", "heads")
         at_least(1, self, "model", "feed_forward", "max_length")
         at_least(0, self, "model", "decoder_feed_forward", "vocabulary", "slot_length", "dropout")
+        if self.dropout >= 1:
+            raise SettingsError(f"model.dropout {self.dropout}: must be below 1")
         parts = {"lstm": 2, "gru": 2, "t5": 1}.get(self.backbone, self.heads)
         if self.d_model % parts:
-            raise SettingsError(f"model.d_model {self.d_model}: must divide by {parts}")
+            raise SettingsError(f"model.d_model {self.d_model}: must be a multiple of {parts}")
 
     @classmethod
     def of_size(cls, backbone: str, size: str, tokenizer: PieceTokenizer) -> ModelSettings:
@@ -85,6 +87,13 @@ class ModelSettings:
             max_length=tokenizer.sentence_length(tokenizer.settings.max_cells),
             slot_length=tokenizer.settings.border_length + tokenizer.settings.separator,
         )
+
+    @classmethod
+    def of_recipe(cls, wanted: Any, tokenizer: PieceTokenizer) -> ModelSettings:
+        """Settings of a recipe's [model]: a named size, with what else is set there."""
+        named = cls.of_size(wanted.backbone, wanted.size, tokenizer)
+        other = {k: v for k, v in vars(wanted).items() if v and k not in ("size", "backbone")}
+        return cls(**{**vars(named), **other})
 
 
 class Seq2Seq(nn.Module):

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from puzlm import checkpoints
 from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch
+from puzlm.devices import pick_device
 from puzlm.errors import ModelError, SettingsError
 from puzlm.images import cores, write_bytes
 from puzlm.loop import TrainingError
@@ -270,10 +271,7 @@ def fit_sides(
     Beside it go its settings, a log with a line every few steps, and the tokenizer: the recipe's,
     or the one that `folder` already has, or one fitted on the images.
     """
-    from puzlm.train import (  # late: solving with a side model needs no training
-        fit_tokenizer,
-        pick_device,
-    )
+    from puzlm.train import fit_tokenizer  # late: solving with a side model needs no training
 
     began, folder, s = time.monotonic(), Path(folder), recipe.sides
     device = pick_device(s.device, "sides.device")

@@ -157,10 +157,9 @@ def runner_up(right: Floats, below: Floats) -> float:
     return float(np.median(np.concatenate(second)))
 
 
-def best_buddies(right: Floats, below: Floats, kinds: Ints | None = None) -> float:
-    """Share of the sides whose best partner has them, or their equal, as its best: 0 to 1."""
-    kinds = np.arange(len(right)) if kinds is None else kinds
-    mutual = [kinds[p.argmax(0)[p.argmax(1)]] == kinds for p in (right, below)]
+def best_buddies(right: Floats, below: Floats) -> float:
+    """Share of the sides whose best partner has them as its own best: 0 to 1."""
+    mutual = [p.argmax(0)[p.argmax(1)] == np.arange(len(p)) for p in (right, below)]
     return float(np.mean(mutual))
 
 

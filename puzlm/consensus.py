@@ -96,7 +96,7 @@ def _floor(board: _Board) -> tuple[_Board, Bools] | None:
         return None
     rows, columns, m = 2 * board.rows - 1, 2 * board.columns - 1, board.void
     right, below = (board.toward[direction][:m, :m] for direction in (RIGHT, BELOW))
-    wide = _board(right, below, (rows, columns), None, None, hole=0.0, kinds=board.kinds)
+    wide = _board(right, below, (rows, columns), None, None, hole=0.0)
     row, column = np.divmod(np.arange(rows * columns), columns)
     reach = np.zeros((rows * columns, rows * columns + 1), bool)
     reach[:, :-1] = abs(row[:, None] - row) < board.rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from puzlm.errors import SettingsError
 
 
@@ -19,3 +21,12 @@ def check_device(name: str, option: str = "device") -> str:
     if device.type == "cuda" and (device.index or 0) >= there:
         raise SettingsError(f"{option} {name}: there is no such GPU here; use cpu")
     return name
+
+
+def pick_device(name: str, option: str = "train.device") -> str:
+    """The device of this process: a name, or 'auto' for a GPU if there is one."""
+    if name != "auto":
+        return check_device(name, option)
+    import torch
+
+    return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"

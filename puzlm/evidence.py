@@ -110,9 +110,7 @@ def pair_confidence(
     return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
 
 
-def large_board(
-    puzzle: Puzzle, pairs: Pairs, bled: bool, kinds: Positions | None = None
-) -> tuple[dict[str, float], bool] | None:
+def large_board(puzzle: Puzzle, pairs: Pairs, bled: bool) -> tuple[dict[str, float], bool] | None:
     """Weights that differ in a large whole puzzle, and whether it may come out rolled; else None.
 
     No model knows the cells of such a puzzle. Whether its borders touch is told without an
@@ -124,12 +122,12 @@ def large_board(
     whole = len(puzzle.pieces) == puzzle.cells > assembly.SMALL_GRID
     if not whole or not {"pixels", "edges"} <= set(pairs):
         return None
-    pixels = best_buddies(*pairs["pixels"], kinds)
+    pixels = best_buddies(*pairs["pixels"])
     if bled:
         return dict(LARGE_MENDED), pixels < TOUCHING
     if pixels >= TOUCHING:
         return {"pixels": SEAMS}, False
-    ahead = pixels - best_buddies(*pairs["edges"], kinds) >= AHEAD
+    ahead = pixels - best_buddies(*pairs["edges"]) >= AHEAD
     return {"pixels": ALIKE if ahead else WORN}, True
 
 

@@ -32,11 +32,11 @@ from puzlm.onnx_graph import (
     read_record,
     store_weights,
 )
+from puzlm.sections import section
 from puzlm.tokenizer import (
     TokenizerSettings,
     read_json,
     read_safetensors,
-    settings_from,
 )
 
 Ints = NDArray[np.int64]
@@ -310,5 +310,5 @@ def _gelu(x: NDArray[np.float32]) -> NDArray[np.float32]:
 def _tokenizer_settings(folder: Path) -> TokenizerSettings:
     record = read_json(folder / "tokenizer.json")
     record.pop("version", None)
-    settings: TokenizerSettings = settings_from(TokenizerSettings, record, str(folder))
+    settings: TokenizerSettings = section(TokenizerSettings, record, str(folder))
     return settings

@@ -69,7 +69,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         w |= BESIDE[puzzle.cells > 9]
     elif whole:
         w |= border_weights(pairs, puzzle.grid, evidence.bled, evidence.vision is not None, kinds)
-    elif not cells and (large := large_board(puzzle, pairs, evidence.bled, kinds)) is not None:
+    elif not cells and (large := large_board(puzzle, pairs, evidence.bled)) is not None:
         other, rolls = large
         w |= other
         frame = solver.frame if rolls and not given else None
@@ -92,13 +92,13 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         sure = np.minimum((same_kind(found, found[0], kinds) * share[:, None]).sum(0), 1.0)
         others = tuple(boards[~same_kind(boards, found[0], kinds).all(1)][:5])
     else:
-        one = assembly.assemble(right, below, puzzle.grid, where, given, hole=0.0, kinds=kinds)
+        one = assembly.assemble(right, below, puzzle.grid, where, given, hole=0.0)
         if frame is not None:
             from puzlm.frame import framed
 
             one = framed(frame, puzzle.pieces, one, right, below, puzzle.grid)
         found = one[None]
-        sure = pair_confidence(found[0], right, below, puzzle.grid, kinds)
+        sure = pair_confidence(found[0], right, below, puzzle.grid)
         others = ()
     sure = sure * there
     named = evidence.seq2seq.named if evidence.seq2seq is not None else ""

@@ -199,12 +199,7 @@ def _check_recipe(recipe: Recipe, reading: TokenizerSettings) -> None:
     """Settle the model's shape as training would, which only begins after minutes of reading."""
     from puzlm.backbones import ModelSettings
 
-    shape = ("encoder_layers", "decoder_layers", "d_model", "heads", "feed_forward")
-    _check_least(recipe.model, "[model]", **dict.fromkeys((*shape, "decoder_feed_forward"), 0))
-    model = ModelSettings.of_size(recipe.model.backbone, recipe.model.size, PieceTokenizer(reading))
-    width, heads = recipe.model.d_model or model.d_model, recipe.model.heads or model.heads
-    if model.backbone in ("bart", "pegasus", "encoder", "decoder") and width % heads:
-        raise SettingsError(f"model.d_model {width}: must be a multiple of model.heads {heads}")
+    ModelSettings.of_recipe(recipe.model, PieceTokenizer(reading))
     cells = math.prod(parse_grid(recipe.cut.grid))
     if reading.max_cells < cells:
         raise SettingsError(f"tokenizer.max_cells must be at least {cells} for {recipe.cut.grid}")
@@ -272,9 +267,8 @@ def tokenizer_settings(row: Row, recipe: Recipe) -> Any:
     if not row.learned:
         return recipe.tokenizer
     from puzlm.learned_tokenizers import LearnedSettings
-    from puzlm.tokenizer import settings_from
 
     s = recipe.tokenizer
     shared = {"max_cells": s.max_cells, "lexicographic": s.lexicographic, "separator": s.separator}
-    made: LearnedSettings = settings_from(LearnedSettings, shared | row.learned, "learned")
+    made: LearnedSettings = section(LearnedSettings, shared | row.learned, "learned")
     return made

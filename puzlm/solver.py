@@ -154,15 +154,15 @@ class Solver:
     def _check_parts(self, whose: str) -> None:
         """Say at once what a model cannot do."""
         language = self.reader or self.box  # the box loads those of other grids when needed
-        needs = {
-            "bigram": (self.sides, "side model (sides.json)"),
-            "seq2seq": (language, "language model (model.json)"),
-            "symbols": (language or self.sides, "language model (model.json)"),
-            "vision": (self.vision, "ViT (vision.json)"),
-            "vision-pairs": (self.edges, "encoder of sides (edges.json)"),
+        needs: dict[str, tuple[Callable[[], Any], str]] = {  # called: asking loads a network
+            "bigram": (lambda: self.sides, "side model (sides.json)"),
+            "seq2seq": (lambda: language, "language model (model.json)"),
+            "symbols": (lambda: language or self.sides, "language model (model.json)"),
+            "vision": (lambda: self.vision, "ViT (vision.json)"),
+            "vision-pairs": (lambda: self.edges, "encoder of sides (edges.json)"),
         }
-        part, name = needs.get(self.solver, (True, ""))
-        if part is None:
+        part, name = needs.get(self.solver, (lambda: True, ""))
+        if part() is None:
             raise ModelError(f"{whose}: has no {name}")
 
     @property

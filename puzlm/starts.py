@@ -18,10 +18,8 @@ from puzlm.tokenizer import PieceTokenizer, read_safetensors
 
 def build_model(recipe: Recipe, tokenizer: PieceTokenizer) -> Seq2Seq:
     """Build the recipe's backbone for a tokenizer's vocabulary, and start its embeddings."""
-    named = ModelSettings.of_size(recipe.model.backbone, recipe.model.size, tokenizer)
-    wanted = {k: v for k, v in vars(recipe.model).items() if v and k not in ("size", "backbone")}
     torch.manual_seed(recipe.train.seed)
-    model = Seq2Seq(ModelSettings(**{**vars(named), **wanted}))
+    model = Seq2Seq(ModelSettings.of_recipe(recipe.model, tokenizer))
     if recipe.train.centroid_start:
         start_from_centroids(model, tokenizer, recipe.train.seed)
     if recipe.train.start:

@@ -29,7 +29,7 @@ from puzlm.kmeans import Array, Codebook
 from puzlm.patches import cut_patches, draw_patches, resized, side_symbols, walk
 from puzlm.puzzle import Grid, Puzzle, cut, parse_grid
 from puzlm.saved import read_json, read_safetensors
-from puzlm.sections import section as settings_from
+from puzlm.sections import section
 from puzlm.tokenizer_settings import BOS, EOS, FIRST_SYMBOL, PAD, SEP, TokenizerSettings
 
 # The tokenizer's door: what others need of its parts (settings, patches, files) is here, too.
@@ -45,7 +45,6 @@ __all__ = [
     "read_json",
     "read_safetensors",
     "resized",
-    "settings_from",
     "side_symbols",
     "walk",
 ]
@@ -354,7 +353,7 @@ class PieceTokenizer:
         record = read_json(Path(folder) / "tokenizer.json")
         record.pop("version", None)
         tensors = read_safetensors(Path(folder) / "tokenizer.safetensors")
-        tokenizer = cls(settings_from(TokenizerSettings, record, str(folder)))
+        tokenizer = cls(section(TokenizerSettings, record, str(folder)))
         s = tokenizer.settings
         tokenizer.codebooks_ = []
         for number in range(len(s.terms)):

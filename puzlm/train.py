@@ -27,7 +27,7 @@ from puzlm import checkpoints, kernels
 from puzlm.backbones import Seq2Seq, TorchReader
 from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.decoding import decode
-from puzlm.devices import check_device
+from puzlm.devices import pick_device
 from puzlm.errors import SettingsError
 from puzlm.fast import PLAIN, PROVEN, SplitBook, Tricks, bart, compiled
 from puzlm.images import cores, iter_images, write_bytes
@@ -375,15 +375,6 @@ class Exams:
             scores[f"{name}_absolute"] = 100 * float(np.mean([absolute(*p) for p in pairs]))
             scores[f"{name}_perfect"] = 100 * float(np.mean([perfect(*p) for p in pairs]))
         return scores
-
-
-def pick_device(name: str, option: str = "train.device") -> str:
-    """The device of this process: a name, or 'auto' for a GPU if there is one."""
-    if name != "auto":
-        return check_device(name, option)
-    if not torch.cuda.is_available():
-        return "cpu"
-    return f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
 
 
 __all__ = ["CutSettings", "Objective", "Pages", "TrainingError", "train"]

@@ -58,7 +58,7 @@ class EdgeSettings:
 
 def _divides(whole: int, part: int, name: str) -> None:
     if whole % part:
-        raise SettingsError(f"{name} {whole}: must divide by {part}")
+        raise SettingsError(f"{name} {whole}: must be a multiple of {part}")
 
 
 def against_none(log_p: NDArray[np.float64], size: int) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from puzlm import checkpoints
 from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch
+from puzlm.devices import pick_device
 from puzlm.errors import SettingsError, nearest
 from puzlm.frame import FrameSettings
 from puzlm.frame_train import FrameNet, rolled
@@ -28,7 +29,6 @@ from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import Puzzle, parse_grid
 from puzlm.sections import section
 from puzlm.settings import DataSettings, TrainSettings, overridden, read_toml
-from puzlm.train import pick_device
 from puzlm.vision import Edges, EdgeSettings, Vision, VisionSettings
 
 KINDS = {"vision": VisionSettings, "edges": EdgeSettings, "frame": FrameSettings}

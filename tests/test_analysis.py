@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from puzlm import analysis, plots
+from puzlm import analysis, embeddings, plots
 from puzlm.analyze import analyze, patch_picture, read_embeddings
 from puzlm.errors import PuzlmError
 from puzlm.tokenizer import PieceTokenizer, TokenizerSettings
@@ -178,12 +178,12 @@ def test_geometry_tells_looks_from_compatibility():
     looks = RNG.standard_normal((k, 6))
     first = RNG.integers(0, k, (400, 50))
     pairs = [(first, partner[first])]
-    scores = analysis.pair_scores(pairs, np.arange(k), np.arange(k))
-    assert analysis.touch_counts(pairs, k).sum() == 2 * first.size
+    scores = embeddings.pair_scores(pairs, np.arange(k), np.arange(k))
+    assert embeddings.touch_counts(pairs, k).sum() == 2 * first.size
     assert scores[0, partner[0]] > 3 and np.array_equal(scores, scores.T)
     shared = RNG.standard_normal((k, 16))
     tables = {"before": looks, "after": shared + shared[partner] + shared[np.argsort(partner)]}
-    found = analysis.embedding_geometry(tables, looks, scores, (scores, scores))
+    found = embeddings.embedding_geometry(tables, looks, scores, (scores, scores))
     assert found["compatibility_reliability"] == pytest.approx(1)
     assert found["before"]["looks"]["value"] > 0.5 > 0.2 > found["before"]["compatibility"]["value"]
     assert found["after"]["compatibility"]["value"] > 0.6
@@ -192,20 +192,20 @@ def test_geometry_tells_looks_from_compatibility():
 
 def test_only_known_symbols_are_scored():
     first, second = np.array([[0, 0, 3]]), np.array([[1, 2, 3]])
-    scores = analysis.pair_scores([(first, second)], np.array([0, 1]), np.arange(5))
+    scores = embeddings.pair_scores([(first, second)], np.array([0, 1]), np.arange(5))
     assert scores[0, 1] == pytest.approx(np.log2(2 / (1 + 2 * 1 / 6)))
     classes = np.array([0, 1, 1, 2, 2])  # 0 touches class 1 twice, 1 touches class 0 once
-    scores = analysis.pair_scores([(first, second)], np.array([0, 1]), classes)
+    scores = embeddings.pair_scores([(first, second)], np.array([0, 1]), classes)
     assert scores[0, 1] == pytest.approx((np.log2(3 / (1 + 4 / 6)) + np.log2(2 / (1 + 2 / 6))) / 2)
 
 
 def test_partial_correlation_removes_what_is_given():
     cause = RNG.standard_normal(4000)
     x, y = cause + RNG.standard_normal((2, 4000))
-    xy, xz, yz = analysis.spearman(x, y), analysis.spearman(x, cause), analysis.spearman(y, cause)
+    xy, xz, yz = (embeddings.spearman(a, b) for a, b in ((x, y), (x, cause), (y, cause)))
     assert xy == pytest.approx(0.5, abs=0.06)
-    assert analysis.partial(xy, xz, yz) == pytest.approx(0, abs=0.06)
-    assert np.isnan(analysis.partial(0.5, 1.0, 0.5))
+    assert embeddings.partial(xy, xz, yz) == pytest.approx(0, abs=0.06)
+    assert np.isnan(embeddings.partial(0.5, 1.0, 0.5))
 
 
 def test_noise_in_fit_does_not_turn_the_verdict_to_looks():
@@ -222,7 +222,7 @@ def test_noise_in_fit_does_not_turn_the_verdict_to_looks():
         return fit + (noise + noise.T) / 2
 
     halves = noisy(), noisy()
-    found = analysis.embedding_geometry(tables, looks, sum(halves) / 2, halves)
+    found = embeddings.embedding_geometry(tables, looks, sum(halves) / 2, halves)
     after = {key: row["value"] for key, row in found["after"].items()}
     assert found["compatibility_reliability"] < 0.95
     assert after["only_looks"] > 0.15  # wrong: nothing but fit is in these embeddings

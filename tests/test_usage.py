@@ -19,11 +19,11 @@ from evaluating import write_photos
 
 import puzlm
 from puzlm import cli
+from puzlm.devices import pick_device
 from puzlm.errors import PuzlmError
 from puzlm.images import write_image
 from puzlm.puzzle import Puzzle
 from puzlm.solver import Solver
-from puzlm.train import pick_device
 
 # ---- evaluate ---------------------------------------------------------------------------------
 
