@@ -27,6 +27,12 @@ SEED = 100  # of the permutations; those of the protocols have 0
 SIDES = ("vision-pairs", "bigram", "classic")
 MODELS = ("auto", "seq2seq", "symbols", "vision")
 LARGE = ("auto", *SIDES)
+OTHERS: Any = (  # grids whose cells no model knows: gap, puzzles a turn
+    *((grid, gap, 2) for grid in (2, (2, 3), (3, 4)) for gap in (1 / 8, 1 / 4, 1 / 2)),
+    *((grid, gap, 2) for grid in (4, (4, 6)) for gap in (1 / 4, 1 / 2)),
+    ((1, 5), 1 / 4, 1),
+    ((5, 6), 1 / 4, 1),
+)
 DECODED = tuple(f"seq2seq-{how}" for how in ("beam", "assign", "greedy"))
 
 
@@ -45,15 +51,19 @@ class Setting:
         return f"{self.rules.name}, {self.data}"
 
 
-def cut(side: int, gap: float, missing: int = 0, more: str = "", **rules: Any) -> Protocol:
-    """Rules of a square grid with gaps of a share of a piece."""
-    cell = 288 // side
+def cut(
+    side: int | tuple[int, int], gap: float, missing: int = 0, more: str = "", **rules: Any
+) -> Protocol:
+    """Rules of a grid with gaps of a share of a piece."""
+    grid = (side, side) if isinstance(side, int) else side
+    cell = 288 // max(grid)
     piece = round(cell / (1 + gap))
-    name = f"{side}x{side}, gap {gap:.3g}" + (f", {missing} missing" if missing else "") + more
+    named = "{}x{}".format(*grid)
+    name = f"{named}, gap {gap:.3g}" + (f", {missing} missing" if missing else "") + more
     return Protocol(
         name,
-        (side, side),
-        *[cell * side] * 3,
+        grid,
+        *[cell * max(grid)] * 3,
         cell,
         piece,
         cell - piece,
@@ -76,6 +86,8 @@ def settings() -> Iterator[Setting]:
         yield Setting(cut(3, 1 / 2, more=", centre given", scored="non-centre"), data, 10)
         yield Setting(cut(5, 1 / 8), data, 4)
         yield Setting(cut(4, 1 / 8), data, 4, ("auto", *SIDES))
+        for grid, gap, many in OTHERS:
+            yield Setting(cut(grid, gap), data, many, ("auto",))
     yield Setting(cut(3, 0, 1), "photos", 4)
     yield Setting(cut(3, 0, 2), "photos", 8)
     yield Setting(cut(3, 1 / 2, 1), "art", 6)
@@ -89,6 +101,10 @@ def settings() -> Iterator[Setting]:
     yield Setting(cut(4, 0), "photos", 2, ("auto", *SIDES))
     yield Setting(cut(4, 1 / 3), "photos", 4, ("auto", *SIDES))
     yield Setting(cut(4, 1 / 8, 2), "photos", 3, ("auto", *SIDES))
+    for grid, missing in ((4, 3), ((2, 3), 1), ((3, 4), 2)):
+        yield Setting(cut(grid, 1 / 4, missing), "art", 3, ("auto",))
+    yield Setting(cut(4, 1 / 3, more=", 3 given"), "art", 3, ("auto",), given=3)
+    yield Setting(cut((2, 3), 1 / 2, more=", 3 given"), "photos", 3, ("auto",), given=3)
     yield Setting(PROTOCOLS["kaggle-3x3"], "ready", 10)
     for data, some in (("photos", 2), ("art", 2), ("288 px", 3)):
         for more in (2, 5, 5):  # those with more doubt twice

@@ -17,12 +17,20 @@ from puzlm.decoding import Decoded
 from puzlm.puzzle import Grid, Positions, Puzzle
 from puzlm.solution import Floats
 
+Seen = tuple[Floats | None, Floats, Floats]  # what a ViT says: of cells, right of, and below what
 Pairs = dict[str, tuple[Floats, Floats]]  # evidence by name: what lies right of, and below, what
 
 # Weights of `auto`, chosen on photos-val and art-val: docs/results.md, "Choosing the weights".
 # "context" is what the ViT says of neighbours. The pixel scores are log-ratios to the second best,
 # so where borders are worn they fade by themselves. Temperatures make confidences true.
-FUSION = {"seq2seq": 1.0, "pixels": 1.0, "sides": 0.5, "edges": 1.0, "temperature": 5.0}
+FUSION = {
+    "seq2seq": 1.0,
+    "pixels": 1.0,
+    "sides": 0.5,
+    "edges": 1.0,
+    "context": 1.0,
+    "temperature": 5.0,
+}
 WITH_VISION = {
     "vision": 1.0,
     "context": 1.0,
@@ -66,7 +74,7 @@ class Evidence:
 
     bled: bool = False  # its colours had run over the cuts, and were mended
     seq2seq: Any = None  # Read
-    vision: Any = None  # log-probabilities of cells, of what lies right of each, of what lies below
+    vision: Seen | None = None
     seconds: float = 0.0
 
 

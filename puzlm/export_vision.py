@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.errors import ModelError, PuzzleError, SettingsError
+from puzlm.errors import ModelError, PuzzleError
 from puzlm.export import balanced
 from puzlm.images import write_bytes
 from puzlm.onnx_graph import (
@@ -192,10 +192,8 @@ class OnnxVision:
         self.settings: VisionSettings
         self.settings, self.session = _open(Path(folder), "vision", threads)
 
-    def read(self, pieces: list[NDArray[Any]], grid: str) -> tuple[Floats, Floats, Floats]:
+    def read(self, pieces: list[NDArray[Any]], grid: str) -> tuple[Floats | None, Floats, Floats]:
         """Say the same as `Vision.read`."""
-        if grid not in self.settings.grids:
-            raise SettingsError(f"grid '{grid}' has no output; {', '.join(self.settings.grids)} do")
         size, cells = len(pieces[0]), math.prod(parse_grid(grid))
         if size > cells or any(len(own) != size for own in pieces):
             counts = ", ".join(str(len(own)) for own in pieces)
@@ -204,9 +202,12 @@ class OnnxVision:
         for puzzle, own in zip(x, pieces, strict=True):
             puzzle[:size] = resized(own, self.settings.side)
         feed = {"pieces": x, "present": np.arange(cells) < np.full((len(x), 1), size)}
-        found = self.session.run([f"cells_{grid}", "right", "below"], feed)
-        log_p = [_log_softmax(y[:, :size]) for y in found]
-        return log_p[0], against_none(log_p[1], size), against_none(log_p[2], size)
+        known = [f"cells_{grid}"] if grid in self.settings.grids else []
+        *placed, right, below = (
+            _log_softmax(y[:, :size]) for y in self.session.run([*known, "right", "below"], feed)
+        )
+        near = against_none(right, size), against_none(below, size)
+        return placed[0] if placed else None, *near
 
 
 class OnnxEdges:

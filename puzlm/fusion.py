@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from puzlm.board import BEAM_GRID
 from puzlm.evidence import (
     BESIDE,
     FUSION,
@@ -57,22 +58,26 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     if evidence.seq2seq is not None:
         cells["seq2seq"] = np.log(same_cells(evidence.seq2seq.marginals, kinds) + 1e-4)
     if evidence.vision is not None:
-        cells["vision"], *near = evidence.vision
-        cells["vision"] = same_cells(cells["vision"], kinds)
+        placed, *near = evidence.vision
+        if placed is not None:
+            cells["vision"] = same_cells(placed, kinds)
         pairs["context"] = (near[0], near[1])
+    read = bool(cells or pairs)  # by a model that sees the puzzle as a whole
     if n > 1:
-        pairs |= _sides_of(solver, puzzle, use, bool(cells), evidence.bled)
+        pairs |= _sides_of(solver, puzzle, use, read, evidence.bled)
     pairs = {k: (same_pairs(a, kinds), same_pairs(b, kinds)) for k, (a, b) in pairs.items()}
     # With holes they would pull pieces together that do not touch.
-    whole = bool(cells) and n == puzzle.cells > 2
+    whole = read and n == puzzle.cells > 2
     if solver.solver == "symbols" and cells:
         w |= BESIDE[puzzle.cells > 9]
     elif whole:
         w |= border_weights(pairs, puzzle.grid, evidence.bled, evidence.vision is not None, kinds)
-    elif not cells and (large := large_board(puzzle, pairs, evidence.bled)) is not None:
+    elif not read and (large := large_board(puzzle, pairs, evidence.bled)) is not None:
         other, rolls = large
         w |= other
         frame = solver.frame if rolls and not given else None
+        if rolls and puzzle.cells <= BEAM_GRID and (near_by := solver.neighbours(puzzle)):
+            pairs["context"] = near_by
     right, below, where = added(pairs, cells, w, n)
     # Who knows cells knows where on a plain ground a picture lies. A given piece may be of the
     # ground and say nothing, and the place must keep it: that is left to the search.
@@ -83,12 +88,13 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         found, scores = assembly.beam_search(
             right, below, puzzle.grid, where, given, top=TOP, hole=0.0, kinds=kinds
         )
-        heat = w["temperature"] if cells else 1.0  # fitted with the marginals in
+        heat = w["temperature"] if read else 1.0  # fitted with the models' words in
         share = np.exp((scores - scores[0]) / heat)
         share /= share.sum()
         boards = found
         if len(ground):
-            found, there = settled(boards, right, below, puzzle.grid, ground, kinds)
+            seams = added({k: v for k, v in pairs.items() if k != "context"}, {}, FUSION, n)[:2]
+            found, there = settled(boards, *seams, puzzle.grid, ground, kinds)
         sure = np.minimum((same_kind(found, found[0], kinds) * share[:, None]).sum(0), 1.0)
         others = tuple(boards[~same_kind(boards, found[0], kinds).all(1)][:5])
     else:
@@ -103,6 +109,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     sure = sure * there
     named = evidence.seq2seq.named if evidence.seq2seq is not None else ""
     used = [f"seq2seq{named.replace(',', '')}" if k == "seq2seq" else k for k in cells]
+    used += ["vision neighbours"] if "context" in pairs and "vision" not in cells else []
     used += [k for k in pairs if k != "context" and w[k]]
     used += [] if frame is None else ["frame"]
     used += ["mended colours"] if evidence.bled else []

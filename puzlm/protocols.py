@@ -174,6 +174,11 @@ def _all() -> Iterator[Protocol]:
         if name == "mcgill-540":
             yield Protocol(f"classic-{name}-type2", grid, 0, 0, 0, 28, 28, 0, turned=True,
                            papers=("Gallagher (CVPR 2012)",))  # fmt: skip
+    # Grids whose cells no model of the box knows; the numbers are our own.
+    for grid, piece in (((2, 2), 96), ((3, 4), 48), ((4, 4), 48), ((4, 6), 38), ((6, 6), 38)):
+        cell = 288 // max(grid)
+        name = "worn-{}x{}".format(*grid)
+        yield Protocol(name, grid, 288, 288, 288, cell, piece, cell - piece)
     yield Protocol("kaggle-3x3", (3, 3), 201, 201, 201, 67, 67, 0, released="csv",
                    papers=("github.com/cansakiroglu/Puzzle-Solver",))  # fmt: skip
 
@@ -214,7 +219,7 @@ def prepare(protocol: Protocol, image: Pixels) -> tuple[Pixels, Geometry, float]
 
 
 def _scaled(protocol: Protocol, side: int) -> Geometry:
-    scale, count = side / protocol.size, protocol.grid[0]
+    scale, count = side / protocol.size, max(protocol.grid)
     cell = round(protocol.cell * scale)
     gap = max(1, round(protocol.gap * scale)) if protocol.gap else 0
     # Rounding up may reach beyond the image. Only jitter uses the outer half gaps.
@@ -225,8 +230,8 @@ def _scaled(protocol: Protocol, side: int) -> Geometry:
         raise PuzzleError(
             f"{protocol.name}: {side} px are too few for {count}x{count} pieces; use larger images"
         )
-    origin = (side - (count * cell - unused)) // 2 - unused // 2
-    return Geometry(protocol.grid, (cell, cell), (cell - gap,) * 2, (origin, origin))
+    top, left = ((side - (n * cell - unused)) // 2 - unused // 2 for n in protocol.grid)
+    return Geometry(protocol.grid, (cell, cell), (cell - gap,) * 2, (top, left))
 
 
 def _resized(image: Pixels, size: tuple[int, int]) -> Pixels:

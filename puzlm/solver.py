@@ -21,6 +21,7 @@ import numpy as np
 from PIL import Image
 
 from puzlm import calibration, checkpoints, upright
+from puzlm.assembly import SMALL_GRID
 from puzlm.bleed import mended
 from puzlm.box import (
     Box,
@@ -33,7 +34,7 @@ from puzlm.box import (
 )
 from puzlm.decoding import METHODS, WIDTH, Reader, assigned, by_slot, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
-from puzlm.evidence import Evidence, Read, by_piece, by_size
+from puzlm.evidence import Evidence, Read, Seen, by_piece, by_size
 from puzlm.fusion import fused
 from puzlm.images import Pixels
 from puzlm.puzzle import Grid, Puzzle
@@ -263,6 +264,7 @@ class Solver:
         if self.solver == "vision":
             start = time.perf_counter()
             heat = float(self.card.get("temperature", 1.0))
+            assert evidence.vision is not None and evidence.vision[0] is not None  # _check_reads
             share = np.exp(evidence.vision[0] / heat)
             share /= share.sum(1, keepdims=True)
             cells = assigned(share, given)
@@ -311,10 +313,23 @@ class Solver:
         return self.box.language(grid) if self.box else None
 
     def _sees(self, puzzle: Puzzle) -> Any:
-        """The ViT, if it has an output for such a puzzle."""
+        """The ViT, if it can tell something of such a puzzle: its cells, or for `auto` neighbours.
+
+        What lies beside what it has learned on several grids, and so tells on others, too; one that
+        knows a single grid may not.
+        """
         if len(puzzle.pieces) > puzzle.cells or self.vision is None:
             return None
-        return self.vision if grid_name(puzzle.grid) in self.vision.settings.grids else None
+        grids = self.vision.settings.grids
+        near = self.solver == "auto" and len(grids) > 1 and puzzle.cells <= SMALL_GRID
+        return self.vision if grid_name(puzzle.grid) in grids or near else None
+
+    def neighbours(self, puzzle: Puzzle) -> tuple[Floats, Floats] | None:
+        """What the ViT says of neighbours on a grid of any size; None if it cannot."""
+        if self.vision is None or len(self.vision.settings.grids) < 2:
+            return None
+        _, right, below = self._look([puzzle], [0])[0]
+        return right, below
 
     def _check_reads(self, puzzle: Puzzle) -> None:
         seen = self.solver == "vision"
@@ -360,10 +375,13 @@ class Solver:
         )
         return [by_piece(found, order[row], row, name) for row in range(len(puzzles))]
 
-    def _look(self, puzzles: list[Puzzle], _: list[int]) -> list[tuple[Floats, Floats, Floats]]:
+    def _look(self, puzzles: list[Puzzle], _: list[int]) -> list[Seen]:
         """Run the ViT over puzzles with one number of cells and of pieces."""
-        found = self.vision.read([p.pieces for p in puzzles], grid_name(puzzles[0].grid))
-        return list(zip(*found, strict=True))
+        grid = grid_name(puzzles[0].grid)
+        placed, right, below = self.vision.read([p.pieces for p in puzzles], grid)
+        return list(
+            zip([None] * len(puzzles) if placed is None else placed, right, below, strict=True)
+        )
 
     def _alone(self, puzzle: Puzzle, given: dict[int, int]) -> Solution:
         """Solve with pixels only, or at random (the floor)."""

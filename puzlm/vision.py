@@ -69,8 +69,13 @@ class Vision(nn.Module):
             {name: nn.Linear(s.d_model, math.prod(parse_grid(name))) for name in s.grids}
         )
 
-    def forward(self, pieces: Tensor, present: Tensor, grid: str) -> tuple[Tensor, Tensor, Tensor]:
-        """(n, m, side, side, 3) in grey levels, (n, m) -> (n, m, cells), two (n, m, m + 1)."""
+    def forward(
+        self, pieces: Tensor, present: Tensor, grid: str
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        """(n, m, side, side, 3) in grey levels, (n, m) -> (n, m, cells), two (n, m, m + 1).
+
+        None instead of cells for a grid without an output.
+        """
         s, (n, m) = self.settings, present.shape
         across = s.side // s.patch
         x = pieces.view(n * m, across, s.patch, across, s.patch, 3).transpose(2, 3)
@@ -86,23 +91,28 @@ class Vision(nn.Module):
             query, key = linear(pooled).chunk(2, -1)
             key = torch.cat([key, none.expand(n, 1, -1)], 1)
             found.append(query @ key.transpose(1, 2) / key.shape[-1] ** 0.5)
-        return self.cells[grid](pooled), found[0], found[1]
+        cells = self.cells[grid](pooled) if grid in self.cells else None
+        return cells, found[0], found[1]
 
     @torch.no_grad()
-    def read(self, pieces: list[NDArray[Any]], grid: str) -> tuple[Floats, Floats, Floats]:
+    def read(self, pieces: list[NDArray[Any]], grid: str) -> tuple[Floats | None, Floats, Floats]:
         """What it says of n puzzles with m pieces each.
 
-        Log-probabilities of every cell (n, m, cells), and how much likelier than nothing every
-        piece is to lie right of and below each, as logs (n, m, m).
+        Log-probabilities of every cell (n, m, cells), if it has an output for the grid, and how
+        much likelier than nothing every piece is to lie right of and below each, as logs (n, m, m).
         """
         size, cells = len(pieces[0]), math.prod(parse_grid(grid))
         x = np.stack([resized(p, self.settings.side) for p in pieces])
         x = np.pad(x, ((0, 0), (0, cells - size), (0, 0), (0, 0), (0, 0)))
         there = self.place.device
         present = torch.arange(cells, device=there).expand(len(x), cells) < size
-        found = self(torch.from_numpy(x).to(there), present, grid)
-        log_p = [y[:, :size].double().log_softmax(-1).cpu().numpy() for y in found]
-        return log_p[0], against_none(log_p[1], size), against_none(log_p[2], size)
+        placed, *near = self(torch.from_numpy(x).to(there), present, grid)
+
+        def log_p(y: Tensor) -> Floats:
+            return y[:, :size].double().log_softmax(-1).cpu().numpy()
+
+        right, below = (against_none(log_p(y), size) for y in near)
+        return None if placed is None else log_p(placed), right, below
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write vision.json and vision.safetensors (half precision)."""

@@ -72,11 +72,18 @@ class VisionRecipe:
         for grid in recipe.grids:
             name = "{}x{}".format(*parse_grid(grid))
             replace(recipe.cut, grid=name)  # says what does not go together
-            if isinstance(recipe.model, VisionSettings) and name not in recipe.model.grids:
-                raise SettingsError(f"{path}: vision.grids has no output for {name}")
             if isinstance(recipe.model, FrameSettings) and min(parse_grid(grid)) < 2:
                 raise SettingsError(f"{path}: {name}: a frame needs two rows and two columns")
+        if isinstance(recipe.model, VisionSettings) and not recipe.placed:
+            raise SettingsError(f"{path}: vision.grids has no output for {', '.join(recipe.grids)}")
         return recipe
+
+    @property
+    def placed(self) -> list[str]:
+        """The grids that the ViT has an output for; of others it learns neighbours alone."""
+        names = dict.fromkeys("{}x{}".format(*parse_grid(grid)) for grid in self.grids)
+        known = getattr(self.model, "grids", names)
+        return [name for name in names if name in known]
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, resolved, for the file beside the results."""
@@ -181,7 +188,11 @@ class _Objective(nn.Module):
 
 
 class Placing(_Objective):
-    """Cross-entropy on the cell of every piece, plus those on its neighbours."""
+    """Cross-entropy on the cell of every piece, plus those on its neighbours.
+
+    On a grid without an output neighbours are all there is to learn, and what is right of a piece
+    stands for its cell.
+    """
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Loss, and (cross-entropy, accuracy, loss of the heads)."""
@@ -192,12 +203,15 @@ class Placing(_Objective):
         absent = torch.full_like(own, len(own))
         lies_right = torch.where(own % columns < columns - 1, own + 1, absent)
         lies_below = torch.where(own < len(own) - columns, own + columns, absent)
-        plain = _mean(cells, own.expand_as(here), here)
+        answers = own.expand_as(here)
+        if cells is None:
+            cells, answers = right, _where_there(lies_right, here)
+        plain = _mean(cells, answers, here)
         extra = sum(
             _mean(x, _where_there(y, here), here)
             for x, y in ((right, lies_right), (below, lies_below))
         )
-        good = ((cells.argmax(-1) == own) & here).sum() / here.sum()
+        good = ((cells.argmax(-1) == answers) & here).sum() / here.sum()
         extra = 0.5 * torch.as_tensor(extra)
         return plain + self.weight * extra, torch.stack([plain.detach(), good, extra.detach()])
 
@@ -269,11 +283,10 @@ def exam_puzzles(recipe: VisionRecipe) -> Iterator[tuple[str, list[Puzzle]]]:
     if not recipe.data.val:
         return
     images = list(iter_images(recipe.data.val, recipe.train.eval_puzzles))
-    for grid in dict.fromkeys(recipe.grids):
+    for grid in recipe.placed:
         for gap in recipe.train.eval_gaps:
-            name = "{}x{}".format(*parse_grid(grid))
             cuts = [Puzzle.from_image(im, grid, gap=gap, seed=n) for n, im in enumerate(images)]
-            yield f"{name}_gap_{gap:g}", cuts
+            yield f"{grid}_gap_{gap:g}", cuts
 
 
 @torch.no_grad()

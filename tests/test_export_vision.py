@@ -87,6 +87,16 @@ def test_shipped_models_answer_as_torchs(shipped, grid, missing):
     assert onnx_vision.settings == vision.settings and onnx_edges.settings == edges.settings
 
 
+@pytest.mark.parametrize(("grid", "missing"), [("2x4", 0), ("4x4", 2)])
+def test_neighbours_on_a_grid_without_an_output(shipped, grid, missing):
+    vision, _, onnx_vision, _ = shipped
+    pieces = [p.pieces for p in puzzles(grid, missing)]
+    placed, *got = onnx_vision.read(pieces, grid)
+    other, *expected = vision.read(pieces, grid)
+    assert placed is None and other is None
+    near(got, expected, 1e-3)
+
+
 def test_shipped_graphs_are_those_that_export_writes(tmp_path):
     export(BOX, tmp_path)
     for name in ("vision.onnx", "edges.onnx", "onnx.json"):
@@ -227,8 +237,6 @@ def test_bad_requests(folder, tmp_path):
     with pytest.raises(PuzlmError, match="another folder"):
         export(folder, dtype="float32")
     vision, pieces = OnnxVision(folder), puzzles("3x3")[0].pieces
-    with pytest.raises(SettingsError, match=r"4x4.*2x3, 3x3"):
-        vision.read([pieces], "4x4")
     for some in ([pieces, pieces[:8]], [np.concatenate([pieces, pieces])]):
         with pytest.raises(PuzzleError, match="at most 9"):
             vision.read(some, "3x3")

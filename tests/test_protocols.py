@@ -30,13 +30,13 @@ def write(path, image):
     Image.fromarray(image).save(path)
 
 
-def test_names_are_those_of_the_issue():
+def test_names_are_known():
     names = "imagenet-3x3 imagenet-3x3-eroded imagenet-3x3-cfn imagenet-3x3-fcvit kaggle-3x3"
     names += " imagenet-3x3-missing-1 imagenet-3x3-missing-2 imagenet-3x3-missing-3"
     names += " jpwleg-3 jpwleg-5 jpwleg-3-fixed-centre jpwleg-5-fixed-centre"
     names += " imagenet-lsej-10x10-2 imagenet-lsej-10x10-5"
     names += " classic-mit-432 classic-mcgill-540 classic-bgu-805 classic-bgu-2360 classic-bgu-3300"
-    names += " classic-mcgill-540-type2"
+    names += " classic-mcgill-540-type2 worn-2x2 worn-3x4 worn-4x4 worn-4x6 worn-6x6"
     assert set(PROTOCOLS) == set(names.split())
     with pytest.raises(SettingsError, match="did you mean 'jpwleg-3'"):
         get_protocol("jpwleg3")

@@ -18,7 +18,7 @@ from puzlm.puzzle import Puzzle, cut
 from puzlm.solver import Solver
 from puzlm.vision import Edges, EdgeSettings, Vision, VisionSettings
 from puzlm.vision_settings import against_none
-from puzlm.vision_train import VisionRecipe, train
+from puzlm.vision_train import Crops, Placing, VisionRecipe, train
 
 TINY = VisionSettings(layers=1, d_model=32, heads=2, feed_forward=32, grids=("2x2", "3x3"))
 RECIPE = """
@@ -168,6 +168,44 @@ def test_worn_pieces_of_a_photo_are_placed(solver, grid, gap, photo):
     found = Solver.from_pretrained(solver=solver).solve(puzzle)
     assert absolute(found.positions, puzzle.truth) == 1
     assert solver in found.solver
+
+
+@pytest.mark.parametrize(
+    ("grid", "gap", "missing"),
+    [("4x4", 0.5, 0), ("4x4", 0.25, 2), ("2x3", 0.5, 0), ("6x6", 0.25, 0)],
+)
+def test_neighbours_are_known_on_grids_without_an_output(grid, gap, missing, photo):
+    """Sides and seams alone place three of these sixteen half worn pieces."""
+    puzzle = Puzzle.from_image(photo, grid, gap=gap, missing=missing, seed=1)
+    found = Solver.from_pretrained().solve(puzzle)
+    assert absolute(found.positions, puzzle.truth) == 1
+    assert "vision neighbours" in found.solver and "seq2seq" not in found.solver
+
+
+def test_a_vit_of_one_grid_is_not_asked_about_others(photo):
+    puzzle = Puzzle.from_image(photo, 4, gap=0.25, seed=1)
+    for grids, asked in ((("3x3",), False), (("2x2", "3x3"), True)):
+        own = Vision(replace(TINY, grids=grids))
+        assert ("vision" in Solver(vision=own).solve(puzzle).solver) is asked
+        assert (Solver(vision=own).neighbours(puzzle) is not None) is asked
+
+
+def test_neighbours_are_learned_on_grids_without_an_output(tmp_path, album):
+    path = tmp_path / "recipe.toml"
+    path.write_text(VISION)
+    recipe = VisionRecipe.load(path, ['grids=["2x2", "2x4"]', "train.eval_puzzles=4"])
+    assert recipe.placed == ["2x2"]
+    objective = Placing(Vision(recipe.model), 0.5, torch.float32)
+    batch = Crops(recipe, album, "cpu", False).batch(1, 0, 1)
+    assert batch["grid"].shape == (2, 4)
+    loss, (cross_entropy, _, heads) = objective(batch)
+    loss.backward()
+    assert objective.model.below.weight.grad.abs().sum() > 0
+    assert all(head.weight.grad is None for head in objective.model.cells.values())
+    # A fresh model knows nothing: each of eight pieces or none is as likely.
+    assert cross_entropy == pytest.approx(np.log(9), abs=0.3) and heads == pytest.approx(
+        np.log(9), abs=0.3
+    )
 
 
 def test_given_pieces_and_holes_for_vision(photo):
