@@ -40,10 +40,13 @@ from puzlm.solver import load_solver
 # given and cells.
 SMALL = ("one", "own", "others", "least", "missing", "given", "cells")
 JUDGED_BY = (
-    dict.fromkeys(("auto", "seq2seq", "symbols", "vision", "classic"), SMALL)
+    dict.fromkeys(("auto", "auto neighbours", "seq2seq", "symbols", "vision", "classic"), SMALL)
     | dict.fromkeys(("seq2seq beam", "seq2seq greedy"), SMALL)
     | dict.fromkeys(calibration.SIDES, (*SMALL, "spread"))
-    | dict.fromkeys(("pairs large", "auto framed large"), ("one", "own", "near", "others"))
+    | dict.fromkeys(
+        ("pairs large", "auto framed large", "auto neighbours large"),
+        ("one", "own", "near", "others"),
+    )
     | {"classic large": ("one", "own", "others", "cells")}
 )
 RISING = ("own", "near", "others", "least")  # never count against a piece

@@ -54,6 +54,11 @@ WHAT = {
     "classic-bgu-805": "805 pieces of 28 px",
     "classic-bgu-2360": "2,360 pieces of 28 px",
     "classic-bgu-3300": "3,300 pieces of 28 px",
+    "worn-2x2": "photos 2x2, gap of half a piece",
+    "worn-3x4": "paintings 3x4, gap of half a piece",
+    "worn-4x4": "paintings 4x4, gap of half a piece",
+    "worn-4x6": "photos 4x6, gap of a quarter",
+    "worn-6x6": "photos 6x6, gap of a quarter",
     "kaggle-3x3": "ready-made puzzles of others",
 }
 # The README shows the main protocols and solvers only.
@@ -67,6 +72,8 @@ MAIN = [
     "jpwleg-5",
     "imagenet-lsej-10x10-2",
     "imagenet-lsej-10x10-5",
+    "worn-4x4",
+    "worn-6x6",
     "kaggle-3x3",
 ]
 COLUMNS = {

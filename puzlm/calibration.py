@@ -64,6 +64,8 @@ def kind(solver: str, cells: int) -> str:
 
     >>> kind("auto (seq2seq puzlm-3x3 + vision + edges + pixels)", 9), kind("auto (edges)", 100)
     ('auto', 'pairs large')
+    >>> kind("auto (vision neighbours + edges + pixels)", 16)
+    'auto neighbours'
     """
     from puzlm.assembly import SMALL_GRID  # beyond, raw confidences are shares of sides that fit
 
@@ -73,7 +75,9 @@ def kind(solver: str, cells: int) -> str:
         name += " beam" if how.startswith(("beam", "assign")) else " greedy"
     if name == "symbols" and "seq2seq" not in how:
         name = "bigram"  # no language model for such a grid: the same answer
-    if name == "auto" and "vision" not in how:
+    if name == "auto" and "vision neighbours" in how and "seq2seq" not in how:
+        name += " neighbours"  # no model knew cells
+    elif name == "auto" and "vision" not in how:
         name += " language" if "seq2seq" in how else " framed" if "frame" in how else " sides"
     if cells <= SMALL_GRID:
         return name
@@ -165,6 +169,21 @@ FITTED: dict[str, Numbers] = {
         "own": (0.272, -5.293, 5.293),
         "near": (1.186, -5.293, 4.858),
         "others": (0.542, -3.337, 4.942),
+    },
+    "auto neighbours": {
+        "one": (3.235, 1.0, 1.0),
+        "own": (0.509, -3.112, 5.293),
+        "others": (0.199, -1.628, 5.293),
+        "least": (0.673, -3.112, 5.293),
+        "missing": (3.829, 0.0, 0.188),
+        "given": (1.141, 0.0, 0.5),
+        "cells": (-0.851, 1.386, 3.401),
+    },
+    "auto neighbours large": {
+        "one": (1.24, 1.0, 1.0),
+        "own": (0.682, -5.293, 5.293),
+        "near": (0.651, -5.293, 5.187),
+        "others": (0.835, -1.717, 5.24),
     },
     "auto sides": {
         "one": (-0.896, 1.0, 1.0),
