@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from results_choices import bleed_block, fusion_table  # noqa: E402
+from results_choices import bleed_block, fusion_table, grids_block  # noqa: E402
 from results_costs import (  # noqa: E402
     RUNS,
     costs_table,
@@ -306,6 +306,7 @@ def blocks(results: dict) -> dict[str, str]:
         "costs": costs_table(),
         "bleed": bleed_block(),
         "fusion": fusion_table(),
+        "grids": grids_block(),
         "equal": equal_time_table(),
         "ece": calibrated_block(results),
     }

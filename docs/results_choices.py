@@ -34,6 +34,21 @@ def bleed_block() -> str:
     return f"{said}\n\n{table(head, rows)}"
 
 
+def grids_block() -> str:
+    """Grids that the ViT has no output for, with and without what it says of neighbours."""
+    record = json.loads((RUNS / "grids-val.json").read_text())
+    rows = []
+    for kind, sums in record.items():
+        before, after = (
+            next(marks for what, marks in sums.items() if what.endswith(end))
+            for end in ("(before)", "(auto)")
+        )
+        cells = [f"{absolute:.1f} / {perfect:.1f}" for absolute, perfect in (before, after)]
+        rows.append([kind, str(sums["puzzles"]), *cells])
+    head = ["cut", "puzzles", "pixel sides and pixels", "and the ViT's neighbours"]
+    return table(head, rows)
+
+
 def fusion_table() -> str:
     """What sums of evidence solve on validation puzzles."""
     path = RUNS / "fusion-val.json"
