@@ -55,6 +55,40 @@ k._nearest_kernel[(triton.cdiv(50, 32),)](x, c, half, found, 50, 300, DEPTH=96, 
                                          STEP=64)
 assert torch.equal(found, k.nearest(x, c, half))
 """
+CUT = """
+import numpy as np
+from puzlm import kernels_cut as k
+from puzlm.corpus import Album, CutSettings, draw_batch
+side, depth, rows, columns = {side}, {depth}, {rows}, {columns}
+rng = np.random.default_rng(0)
+album = Album.of([rng.integers(0, 256, (*s, 3), np.uint8) for s in {sizes}]).with_words()
+settings = CutSettings("1x2", gap_share=0.5, jitter=0.5, colour=1.0, min_crop=0.5)
+draw = draw_batch(album.sizes.numpy(), 3, settings, (0,))
+assert draw.flip.any() and not draw.flip.all()
+drawn = [torch.from_numpy(np.ascontiguousarray(a)) for a in vars(draw).values()][:5]
+parts = [album.words, album.offsets, album.sizes, *drawn]
+out = torch.full((6, side, side, 4), 7, dtype=torch.uint8)
+tiles = triton.cdiv(side, rows) * triton.cdiv(side, columns)
+k._cut_kernel[(6, tiles)](*parts, out.view(torch.int32), CELLS=2, SIDE=side, DEPTH=depth,
+                          ROWS=rows, COLUMNS=columns)
+assert torch.equal(out, k.cut(*parts, side, depth))
+"""
+EMBEDDING = """
+from puzlm import kernels_embedding as k
+for count, repeat, rows, width in ((300, 1, 40, 96), (130, 3, 400, 40), (5, 1, 9, 64)):
+    ids = torch.randint(0, rows, (count, repeat))
+    ids[::3] = 7
+    grad = torch.randn(count, width)
+    kept, order = ids.flatten().to(torch.int32).sort(stable=True)
+    starts = torch.searchsorted(kept, torch.arange(rows + 1, dtype=torch.int32))
+    programs = triton.cdiv(len(kept), 16)
+    out, parts = torch.full((rows, width), 9.0), torch.full((programs, 2, width), float("nan"))
+    k._runs_kernel[(programs, triton.cdiv(width, 64))](
+        kept, order, grad, out, parts, len(kept), REPEAT=repeat, WIDTH=width, ROWS=16, COLUMNS=64)
+    k._join_kernel[(rows,)](starts, parts, out, 0, WIDTH=width, ROWS=16,
+                            COLUMNS=triton.next_power_of_2(width), STEP=4)
+    near(out, k.embedding_backward(ids, grad, rows, 0))
+"""
 
 
 def interpreted(text):
@@ -78,3 +112,21 @@ def test_attention(length, causal, rows):
 
 def test_gelu_and_nearest_centroid():
     interpreted(OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("side", "depth", "tile", "sizes"),
+    [
+        (16, 0, (8, 16), ((12, 20), (13, 31))),  # two taps a side
+        (12, 4, (4, 4), ((40, 50), (30, 64))),  # shrunk: four; a tile that nobody reads
+        (10, 3, (4, 8), ((19, 9), (8, 33))),  # tiles beyond the side
+    ],
+)
+def test_cut(side, depth, tile, sizes):
+    """Not one grey level is another."""
+    interpreted(CUT.format(side=side, depth=depth, rows=tile[0], columns=tile[1], sizes=sizes))
+
+
+def test_gradient_of_embeddings():
+    """Runs within a program's rows, longer ones, ids that do not occur, several a position."""
+    interpreted(EMBEDDING)
