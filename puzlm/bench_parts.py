@@ -15,11 +15,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from puzlm import fast, kernels
 from puzlm.bench_training import matrix_rate, median, noise
-from puzlm.fast import SplitBook
 from puzlm.images import iter_images
 from puzlm.kmeans import Codebook
 from puzlm.puzzle import cut
 from puzlm.settings import Recipe
+from puzlm.split_book import SplitBook
 from puzlm.tokenizer import PieceTokenizer
 
 

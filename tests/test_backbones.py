@@ -10,9 +10,10 @@ from puzlm import fast, kernels
 from puzlm.backbones import BACKBONES, ModelSettings, Seq2Seq, TorchReader
 from puzlm.decoding import decode
 from puzlm.errors import ModelError, SettingsError
-from puzlm.fast import Tricks, bart
+from puzlm.fast import bart
 from puzlm.puzzle import Puzzle
 from puzlm.tokenizer import BOS
+from puzlm.tricks import Tricks
 
 
 def model_of(backbone, tokenizer):
@@ -150,13 +151,14 @@ def test_what_one_stack_can_see(tokenizer, sentences):
 
 
 @pytest.mark.parametrize("symbols", [1, 3])
-def test_fast_bart_is_bart(symbols, tokenizer):
+@pytest.mark.parametrize("tricks", [Tricks(), Tricks(embedding=True)])
+def test_fast_bart_is_bart(symbols, tricks, tokenizer):
     """Same logits and same gradients from the same weights, for one and for several symbols."""
     model = model_of("bart", tokenizer).train()
     ids = torch.randint(0, len(tokenizer), (4, 30) if symbols == 1 else (4, 30, symbols))
     written = torch.randint(0, len(tokenizer), (4, 9))
     slow = model(ids, written)
-    quick, states = bart(model.net, ids, written, torch.float32)
+    quick, states = bart(model.net, ids, written, torch.float32, tricks)
     assert torch.allclose(slow, quick, atol=1e-4)
     assert torch.allclose(states, model.encode(ids), atol=1e-4)
     target = torch.randn_like(slow)
@@ -176,6 +178,9 @@ TRICKS = {  # and how far logits and gradients may be from the plain ones, of th
     "gelu": (Tricks(gelu="kernel"), 1e-5),
     "attention": (Tricks(attention="kernel"), 1e-5),
     "blocks": (Tricks(blocks=True), 1e-5),
+    "padded": (Tricks(padded=True), 1e-5),
+    "gathered": (Tricks(blocks=True, gathered=True), 1e-5),
+    "embedding": (Tricks(embedding=True), 1e-5),
     "fp8": (Tricks(fp8="fc"), 0.1),
     "fp8 everywhere": (Tricks(fp8="all"), 0.1),
     "together": (Tricks(aligned=True, gelu="kernel", attention="kernel", fp8="fc"), 0.1),

@@ -12,15 +12,16 @@ from puzlm.bench_parts import WideBook
 from puzlm.bigram import SideModel, batches_of, fit, side_symbols
 from puzlm.corpus import Album, cut_batch, draw_batch
 from puzlm.errors import ModelError, SettingsError
-from puzlm.fast import SplitBook, Tricks
 from puzlm.metrics import perfect
 from puzlm.puzzle import Puzzle, cut
 from puzlm.settings import Recipe
 from puzlm.solver import Solver
+from puzlm.split_book import SplitBook
 from puzlm.starts import build_model
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.tokens import write_tokens
 from puzlm.train import Objective, Pages, fit_tokenizer, train
+from puzlm.tricks import Tricks
 
 
 def test_tiny_model_overfits_32_real_puzzles(folder, tmp_path):
@@ -81,7 +82,9 @@ def test_one_step_with_all_tricks_is_one_plain_step(folder, fp8):
     tokenizer = PieceTokenizer(recipe.tokenizer).fit(_images(folder), max_iter=3)
     tricks = Tricks(
         tokens="split",
-        words=True,
+        cut=True,
+        padded=True,
+        embedding=True,
         aligned=True,
         heads16=True,
         gelu="kernel",
