@@ -22,7 +22,8 @@ from torch.nn import functional as F
 
 from puzlm import kernels
 from puzlm.kernels_embedding import embedding_backward
-from puzlm.kernels_products import two_products
+from puzlm.kernels_logsum import attend_logsum, attend_logsum_backward
+from puzlm.kernels_products import gelu_product, slope_product, suits, two_products
 from puzlm.tokenizer import PAD
 from puzlm.tricks import PLAIN, Tricks
 
@@ -118,8 +119,8 @@ def _self_attention(
     weight = torch.cat([w[f"{name}.{p}_proj.weight"] for p in "qkv"])
     bias = torch.cat([w[f"{name}.{p}_proj.bias"] for p in "qkv"])
     everything = encoder and tricks.fp8 == "all"
-    if tricks.attention == "kernel" and kernels.suits(x.shape[1], x.shape[2] // heads):
-        ways = (encoder and tricks.fp8 != "", everything)
+    if tricks.attention != "library" and kernels.suits(x.shape[1], x.shape[2] // heads):
+        ways = (tricks.attention, encoder and tricks.fp8 != "", everything)
         mixed: Tensor = _Attention.apply(x, weight, bias, heads, not encoder, *ways)  # type: ignore[no-untyped-call]
         return _linear(w, f"{name}.out_proj", mixed, everything)
     if encoder and tricks.fp8:
@@ -166,9 +167,10 @@ def _cross_attention(
 def _feed_forward(w: dict[str, Tensor], x: Tensor, tricks: Tricks, encoder: bool) -> Tensor:
     fp8 = encoder and tricks.fp8 != ""
     width = len(w["fc1.bias"])
-    if tricks.gelu == "kernel" and width & (width - 1) == 0:
+    if tricks.gelu in ("kernel", "product") and width & (width - 1) == 0:
+        inside = tricks.gelu == "product" and not fp8 and suits(width, x.shape[-1])
         layers = [w[f"{layer}.{kind}"] for layer in ("fc1", "fc2") for kind in ("weight", "bias")]
-        flat: Tensor = _FeedForward.apply(x.flatten(0, 1), *layers, fp8)  # type: ignore[no-untyped-call]
+        flat: Tensor = _FeedForward.apply(x.flatten(0, 1), *layers, fp8, inside)  # type: ignore[no-untyped-call]
         return _norm(w, "final_layer_norm", x + flat.view(x.shape))
     inner = _linear(w, "fc1", x, fp8)
     inner = F.gelu(inner) if tricks.gelu == "library" else _Gelu.apply(inner)  # type: ignore[no-untyped-call]
@@ -302,50 +304,69 @@ class _Attention(torch.autograd.Function):
         bias: Tensor,
         heads: int,
         causal: bool,
+        way: str,
         fp8: bool,
         backward8: bool,
     ) -> Tensor:
         qkv = product(x.flatten(0, 1), weight, bias, fp8).view(*x.shape[:2], -1)
-        ctx.save_for_backward(x, weight, qkv)
-        ctx.ways = (heads, causal, backward8)
-        mixed: Tensor = kernels.attend(qkv, heads, causal)
+        kept: list[Tensor] = []
+        if way == "kernel":
+            mixed: Tensor = kernels.attend(qkv, heads, causal)
+        else:
+            mixed, logs = attend_logsum(qkv, heads, causal)
+            kept = [mixed, logs]
+        ctx.save_for_backward(x, weight, qkv, *kept)
+        ctx.ways = (heads, causal, way, backward8)
         return mixed
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, qkv = ctx.saved_tensors
-        heads, causal, backward8 = ctx.ways
-        dqkv, sums = kernels.attend_backward(qkv, grad, heads, causal)
+        x, weight, qkv, *kept = ctx.saved_tensors
+        heads, causal, way, backward8 = ctx.ways
+        if way == "kernel":
+            dqkv, sums = kernels.attend_backward(qkv, grad, heads, causal)
+        else:
+            dqkv, sums = attend_logsum_backward(qkv, *kept, grad, heads, causal, way)
         flat = dqkv.flatten(0, 1)
         dx = product(flat, weight.t(), None, backward8).view(x.shape)
         db = sums.sum(0).to(grad.dtype)
-        return dx, flat.t() @ x.flatten(0, 1), db, None, None, None, None
+        return dx, flat.t() @ x.flatten(0, 1), db, None, None, None, None, None
 
 
 class _FeedForward(torch.autograd.Function):
-    """fc2(GELU(fc1(x))), with the kernels of the GELU: they also round and sum up for others."""
+    """fc2(GELU(fc1(x))), with the kernels of the GELU: they also round and sum up for others.
+
+    Inside: the GELU is done by the products before it, forward and backward.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, fp8: bool
+        ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, fp8: bool, inside: bool
     ) -> Tensor:
-        h = product(x, w1, b1, fp8)
-        g, small, scales = kernels.gelu(h, fp8)
+        ctx.ways = (fp8, inside)
+        if inside:
+            h, g = gelu_product(x, w1, b1)
+        else:
+            h = product(x, w1, b1, fp8)
+            g, small, scales = kernels.gelu(h, fp8)
         ctx.save_for_backward(x, h, g, w1, w2)
-        ctx.fp8 = fp8
         return _scaled(small, scales, w2, b2, x.dtype) if fp8 else product(g, w2, b2, False)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, h, g, w1, w2 = ctx.saved_tensors
-        dg = product(grad, w2.t(), None, ctx.fp8)
-        dh, sums, small, scales = kernels.gelu_backward(dg, h, ctx.fp8)
-        if ctx.fp8:
+        fp8, inside = ctx.ways
+        if inside:
+            dh, sums = slope_product(grad, w2, h)
+        else:
+            dg = product(grad, w2.t(), None, fp8)
+            dh, sums, small, scales = kernels.gelu_backward(dg, h, fp8)
+        if fp8:
             dx = _scaled(small, scales, w1.t(), None, x.dtype)
         else:
             dx = product(dh, w1.t(), None, False)
         db1 = sums.sum(0).to(grad.dtype)
-        return dx, dh.t() @ x, db1, grad.t() @ g, grad.sum(0), None
+        return dx, dh.t() @ x, db1, grad.t() @ g, grad.sum(0), None, None
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None, fp8: bool) -> Tensor:

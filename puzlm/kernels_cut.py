@@ -126,7 +126,7 @@ if importlib.util.find_spec("triton") is not None:
 
 
 WAY = (8, 32, 4)
-"""Rows and columns of a tile, and warps; others are worth a try (bench_parts.cut_ways)."""
+"""Rows and columns of a tile, and warps; others are worth a try (bench_parts.ways)."""
 
 
 @torch.library.custom_op(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from puzlm import kernels
+from puzlm.kernels_nearest import nearest, wide_product
 from puzlm.kmeans import Codebook
 
 
@@ -37,10 +37,10 @@ class SplitBook(Codebook):
         if self.basis is None:
             x = x - self.mean
         else:
-            x = kernels.wide_product((x - 128).to(torch.bfloat16), self.basis)
+            x = wide_product((x - 128).to(torch.bfloat16), self.basis)
             x = x.view(len(x), self.terms, -1).sum(1) + self.shift
         parts = _split(x, self.terms)
-        found: Tensor = kernels.nearest(
+        found: Tensor = nearest(
             torch.cat([parts[i] for i, _ in self.pairs], 1), self.table, self.half
         )
         return found

@@ -35,9 +35,11 @@ class Tricks:
     gelu: str = "library"
     """'library'; 'shared': one exponential gives the error function (within 2e-7) and, in the
     backward pass, the density beside it; 'kernel': the same in kernels of its own, which also round
-    to 8 bits and sum up the gradient of the bias."""
+    to 8 bits and sum up the gradient of the bias; 'product': inside the products before it, except
+    in 8 bits (kernels_products)."""
     attention: str = "library"
-    """'library' (torch chooses), or 'kernel' (kernels.attend; up to 128 tokens)."""
+    """'library' (torch chooses), or up to 128 tokens 'kernel' (kernels.attend), 'logsum' (its sums
+    kept for the backward pass) or 'halves' (so, and with half the tokens a program)."""
     fp8: str = ""
     """Encoder products in 8 bits, scaled row by row: '', 'fc' (feed-forward both ways and the
     forward pass of qkv: where the rounding costs no extra pass), or 'all'."""
@@ -50,8 +52,8 @@ class Tricks:
     def __post_init__(self) -> None:
         allowed: dict[str, tuple[str, ...]] = {
             "tokens": ("float32", "split", "bfloat16"),
-            "gelu": ("library", "shared", "kernel"),
-            "attention": ("library", "kernel"),
+            "gelu": ("library", "shared", "kernel", "product"),
+            "attention": ("library", "kernel", "logsum", "halves"),
             "fp8": ("", "fc", "all"),
         }
         for name, values in allowed.items():

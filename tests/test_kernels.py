@@ -35,19 +35,34 @@ k._attend_backward_kernel[(4, 1)](qkv, grad, back, sums, scale, **same)
 want, want_sums = k.attend_backward(qkv, grad, 2, causal)
 near(back, want)
 near(sums, want_sums)
+
+from puzlm import kernels_logsum as saved
+out, logs = torch.full((2, length, 64), 9.0), torch.full((2, 2, length), 9.0)
+saved._logsum_kernel[(4, triton.cdiv(length, same["ROWS"]))](qkv, out, logs, scale, **same)
+near(out, saved.attend_logsum(qkv, 2, causal)[0])
+near(logs, saved.attend_logsum(qkv, 2, causal)[1])
+for kernel, parts in ((saved._logsum_backward_kernel, 1),
+                      (saved._halves_backward_kernel, block // same["ROWS"])):
+    back, sums = torch.full_like(qkv, 9.0), torch.full((2, parts, 192), 9.0)
+    kernel[(4, parts)](qkv, out, logs, grad, back, sums, scale, **same)
+    near(back, want)
+    near(sums.sum(1), want_sums)
 """
 OTHERS = """
 h, grad = torch.randn(7, 64), torch.randn(7, 64)
 none = torch.empty(0)
-out = torch.full_like(h, 9.0)
-k._gelu_kernel[(3,)](h, out, none, none, 7, WIDTH=64, FP8=False)
-near(out, torch.nn.functional.gelu(h))
-back, sums = torch.full_like(h, 9.0), torch.full((3, 64), 9.0)
-k._gelu_backward_kernel[(3,)](grad, h, back, sums, none, none, 7, WIDTH=64, FP8=False)
-want = k.gelu_backward(grad, h, False)[0]
-near(back, want)
-near(sums.sum(0), want.sum(0))
+for lines in (1, 2):
+    out = torch.full_like(h, 9.0)
+    k._gelu_kernel[(3,)](h, out, none, none, 7, WIDTH=64, FP8=False, LINES=lines, STAGES=2)
+    near(out, torch.nn.functional.gelu(h))
+    back, sums = torch.full_like(h, 9.0), torch.full((3, 64), 9.0)
+    k._gelu_backward_kernel[(3,)](grad, h, back, sums, none, none, 7, WIDTH=64, FP8=False,
+                                  LINES=lines, STAGES=2)
+    want = k.gelu_backward(grad, h, False)[0]
+    near(back, want)
+    near(sums.sum(0), want.sum(0))
 
+from puzlm import kernels_nearest as k
 x, c = torch.randn(50, 96), torch.randn(300, 96)  # the interpreter knows no bfloat16
 half = (c**2).sum(1) / 2
 found = torch.full((50,), -1)
@@ -88,6 +103,20 @@ for count, repeat, rows, width in ((300, 1, 40, 96), (130, 3, 400, 40), (5, 1, 9
     k._join_kernel[(rows,)](starts, parts, out, 0, WIDTH=width, ROWS=16,
                             COLUMNS=triton.next_power_of_2(width), STEP=4)
     near(out, k.embedding_backward(ids, grad, rows, 0))
+"""
+PRODUCTS = """
+from puzlm import kernels_products as k
+x, w, b = torch.randn(37, 64), torch.randn(96, 64), torch.randn(96)
+h, g = torch.full((37, 96), 9.0), torch.full((37, 96), 9.0)
+way = dict(N=96, K=64, ROWS=16, COLUMNS=32, STEP=32)
+k._gelu_product_kernel[(9,)](x, w, b, h, g, 37, **way)
+near(h, k.gelu_product(x, w, b)[0])
+near(g, k.gelu_product(x, w, b)[1])
+w, grad = torch.randn(64, 96), torch.randn(37, 64)
+out, sums = torch.full((37, 96), 9.0), torch.full((3, 96), 9.0)
+k._slope_product_kernel[(9,)](grad, w, h, out, sums, 37, **way)
+near(out, k.slope_product(grad, w, h)[0])
+near(sums.sum(0), out.sum(0))
 """
 
 
@@ -130,3 +159,8 @@ def test_cut(side, depth, tile, sizes):
 def test_gradient_of_embeddings():
     """Runs within a program's rows, longer ones, ids that do not occur, several a position."""
     interpreted(EMBEDDING)
+
+
+def test_gelu_inside_products():
+    """More rows than tiles hold, and as many columns."""
+    interpreted(PRODUCTS)
