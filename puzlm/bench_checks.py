@@ -10,7 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puzlm import fast, kernels, kernels_cut, kernels_embedding, kernels_products
+from puzlm import (
+    fast,
+    kernels,
+    kernels_cut,
+    kernels_embedding,
+    kernels_logsum,
+    kernels_nearest,
+    kernels_products,
+)
 from puzlm.corpus import Album, CutSettings, draw_batch
 from puzlm.tricks import Tricks
 
@@ -23,10 +31,10 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
         "cut": (lambda: cut(device), False),
         "embedding": (lambda: embedding(device, dtype), False),
         "padded": (lambda: padded(device, dtype), False),
-        "attention": (lambda: attention(device, dtype), "library"),
+        "attention": (lambda: attention(device, dtype, tricks.attention), "library"),
         "tokens": (lambda: tokens(device), "float32"),
         "fp8": (lambda: fp8(device, dtype), ""),
-        "gelu": (lambda: gelu(device, dtype, bool(tricks.fp8)), "shared"),
+        "gelu": (lambda: gelu(device, dtype, tricks), "shared"),
     }
     for name, (work, plain) in checks.items():
         if getattr(tricks, name) in (plain, "library"):
@@ -91,14 +99,24 @@ def padded(device: str, dtype: torch.dtype) -> bool:
     return _off(kernels_products.two_products(a, b, c, d), want) < 0.02
 
 
-def attention(device: str, dtype: torch.dtype) -> bool:
+def attention(device: str, dtype: torch.dtype, way: str) -> bool:
     """Values, gradients and their sums, with and without a mask."""
     for length, causal in ((116, False), (9, True)):
         qkv = torch.randn(4, length, 1536, device=device, dtype=dtype, requires_grad=True)
-        got, want = (fast.mix(qkv, 8, causal, way) for way in ("kernel", "library"))
-        grads = [torch.autograd.grad(x.square().sum(), qkv)[0] for x in (got, want)]
-        whole, sums = kernels.attend_backward(qkv.detach(), got.detach(), 8, causal)
-        for a, b in ((got, want), grads, (sums, whole.float().sum(1))):
+        grad = torch.randn(4, length, 512, device=device, dtype=dtype)
+        want = fast.mix(qkv, 8, causal, "library")
+        back = torch.autograd.grad(want, qkv, grad)[0]
+        plain = qkv.detach()
+        if way == "kernel":
+            got = kernels.attend(plain, 8, causal)
+            found, sums = kernels.attend_backward(plain, grad, 8, causal)
+        else:
+            got, logs = kernels_logsum.attend_logsum(plain, 8, causal)
+            found, sums = kernels_logsum.attend_logsum_backward(
+                plain, got, logs, grad, 8, causal, way
+            )
+        whole = found.float().sum((0, 1))
+        for a, b in ((got, want), (found, back), (sums.sum(0), whole)):
             if float((a - b).detach().abs().max()) > 0.03 * float(b.detach().abs().max()):
                 return False
     return True
@@ -108,13 +126,14 @@ def tokens(device: str) -> bool:
     """The nearest centroids, and products with wide sums."""
     x, c = (torch.randn(n, 192, device=device).bfloat16() for n in (1000, 300))
     half, want = (c.float() ** 2).sum(1) / 2, x.float() @ c.float().t()
-    same = kernels.nearest(x, c, half) == (want - half).argmax(1)
-    off = kernels.wide_product(x, c.t().contiguous()) - want
+    same = kernels_nearest.nearest(x, c, half) == (want - half).argmax(1)
+    off = kernels_nearest.wide_product(x, c.t().contiguous()) - want
     return float(same.float().mean()) > 0.99 and float(off.abs().max()) < 0.01
 
 
-def gelu(device: str, dtype: torch.dtype, fp8: bool) -> bool:
-    """Values, slopes, sums, and both in 8 bits."""
+def gelu(device: str, dtype: torch.dtype, tricks: Tricks) -> bool:
+    """Values, slopes, sums, both in 8 bits, and both inside products."""
+    fp8 = bool(tricks.fp8)
     h, grad = (torch.randn(2000, 2048, device=device, dtype=dtype) for _ in range(2))
     same = h.detach().requires_grad_()
     want = torch.nn.functional.gelu(same)
@@ -124,6 +143,16 @@ def gelu(device: str, dtype: torch.dtype, fp8: bool) -> bool:
     pairs = [(got, want), (found, back), (sums.sum(0), back.sum(0))]
     if fp8:
         pairs += [(small.float() * scales, want), (small_back.float() * scales_back, back)]
+    if tricks.gelu == "product":
+        x, up = (torch.randn(n, 512, device=device, dtype=dtype) for n in (1000, 2048))
+        bias, down = torch.randn(2048, device=device, dtype=dtype), up.t().contiguous() * 0.05
+        inner = (x.float() @ up.float().t() * 0.05 + bias.float()).requires_grad_()
+        outer = torch.nn.functional.gelu(inner)
+        slopes = torch.autograd.grad(outer, inner, x.float() @ down.float())[0]
+        near, wanted = kernels_products.gelu_product(x, up * 0.05, bias)
+        turned, parts = kernels_products.slope_product(x, down, near)
+        pairs += [(near, inner), (wanted, outer), (turned, slopes)]
+        pairs += [(parts.sum(0), turned.float().sum(0))]
     return all(_off(a, b) < 0.05 for a, b in pairs)
 
 

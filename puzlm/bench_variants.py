@@ -79,6 +79,21 @@ EXTRA = {
     "words": Variant(
         "as attention, pixels of four bytes", replace(VARIANTS["attention"].tricks, words=True)
     ),
+    "logsum": Variant(
+        "as batch, sums of attention kept for its backward pass",
+        replace(VARIANTS["batch"].tricks, attention="logsum"),
+        2048,
+    ),
+    "halves": Variant(
+        "as logsum, half the tokens a program",
+        replace(VARIANTS["batch"].tricks, attention="halves"),
+        2048,
+    ),
+    "product": Variant(
+        "as batch, GELU inside the products",
+        replace(VARIANTS["batch"].tricks, gelu="product"),
+        2048,
+    ),
     "batch-4096": Variant("4,096 puzzles a step", VARIANTS["batch"].tricks, 4096),
     "library-gelu": Variant(
         "as batch, the library's GELU fused by the compiler",
@@ -309,6 +324,7 @@ def main(words: list[str] | None = None) -> None:
     )
     parser.add_argument("--limit", type=int, default=4096, help="images of the curve at most")
     parser.add_argument("--batch", type=int, default=512, help="puzzles a step of the curve")
+    parser.add_argument("--ways", default="", help="time kernels in several settings: all or names")
     for name in ("--warm", "--measure", "--turn", "--line"):
         parser.add_argument(name, default="", help=argparse.SUPPRESS)
     parser.add_argument("--parts", action="store_true", help=argparse.SUPPRESS)
@@ -336,6 +352,12 @@ def _do(a: Any) -> None:
         variant = chosen(a.measure)[a.measure]
         found = measure_one(variant, a.changes, a.repeats, Path(a.turn))
         write_bytes(a.output, json.dumps(found).encode())
+    elif a.ways:
+        from puzlm.bench_parts import ways
+
+        times = ways(a.ways, device_of())
+        write_bytes(a.output, (json.dumps(times, indent=1) + "\n").encode())
+        print(json.dumps(times, indent=1))
     elif a.line:
         bench_curve.line(a)
     elif a.curve:

@@ -8,10 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puzlm import kernels_cut, kernels_embedding, kernels_products
+from puzlm import kernels, kernels_cut, kernels_embedding, kernels_logsum, kernels_products
+from puzlm.backbones import ModelSettings
 from puzlm.bench_checks import usable
+from puzlm.bench_parts import WAYS, ways
 from puzlm.bench_variants import EXTRA, VARIANTS
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch
+from puzlm.errors import SettingsError
 from puzlm.tokenizer import PieceTokenizer, TokenizerSettings
 from puzlm.tricks import PROVEN, Tricks
 
@@ -90,10 +93,57 @@ def test_two_products():
 
 
 EVERYTHING = Tricks(cut=True, embedding=True, padded=True)
+OTHERS = [
+    Tricks(attention="logsum", gelu="product"),
+    Tricks(attention="halves", gelu="kernel", fp8="fc", tokens="split"),
+    Tricks(attention="kernel"),
+]
 
 
-def test_what_works_is_used():
-    assert usable(EVERYTHING, "cpu") == (EVERYTHING, {})
+@pytest.mark.parametrize("tricks", [EVERYTHING, *OTHERS])
+def test_what_works_is_used(tricks):
+    assert usable(tricks, "cpu") == (tricks, {})
+
+
+@pytest.mark.parametrize(
+    ("tricks", "module", "name"),
+    [
+        (Tricks(attention="logsum"), kernels_logsum, "attend_logsum_backward"),
+        (Tricks(attention="halves"), kernels_logsum, "attend_logsum_backward"),
+        (Tricks(gelu="product"), kernels_products, "slope_product"),
+        (Tricks(gelu="product"), kernels_products, "gelu_product"),
+    ],
+)
+def test_a_wrong_second_result_is_noticed(tricks, module, name, monkeypatch):
+    """Sums and GELUs are made beside the first result, and must not be trusted for it."""
+    right = getattr(module, name)
+
+    def wrong(*a):
+        first, second = right(*a)
+        return first, 2 * second + 1
+
+    monkeypatch.setattr(module, name, wrong)
+    (why,) = usable(tricks, "cpu")[1].values()
+    assert why == "wrong answers"
+
+
+def test_gelu_inside_products_is_what_small_models_are_tested_with(tokenizer):
+    tiny = ModelSettings.of_size("bart", "tiny", tokenizer)
+    assert kernels_products.suits(tiny.feed_forward, tiny.d_model)
+    assert not kernels_products.suits(tiny.feed_forward + 1, tiny.d_model)
+    torch.manual_seed(0)
+    x, up, down = torch.randn(5, 64), torch.randn(128, 64), torch.randn(64, 128)
+    bias, grad = torch.randn(128), torch.randn(5, 64)
+    h = (x @ up.T + bias).requires_grad_()
+    want = torch.nn.functional.gelu(h)
+    back = torch.autograd.grad(want @ down.T, h, grad)[0]
+    got, (found, sums) = (
+        kernels_products.gelu_product(x, up, bias),
+        kernels_products.slope_product(grad, down, h.detach()),
+    )
+    assert torch.allclose(got[0], h, atol=1e-5) and torch.allclose(got[1], want, atol=1e-5)
+    assert torch.allclose(found, back, atol=1e-4)
+    assert torch.allclose(sums.sum(0), back.sum(0), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -127,3 +177,13 @@ def test_nothing_unmeasured_is_trained_with():
     for name in ("cut", "embedding", "padded", "gathered", "words"):
         assert getattr(PROVEN, name) is False
     assert not set(VARIANTS) & set(EXTRA)
+
+
+def test_ways_are_those_of_kernels_that_there_are():
+    with pytest.raises(SettingsError, match="did you mean 'halves'"):
+        ways("cut,halve", "cpu")
+    with pytest.raises(SettingsError, match="on a GPU only"):
+        ways("all", "cpu")
+    tables = {**kernels.WAYS, **kernels_logsum.WAYS, **kernels.GELU, "cut": kernels_cut.WAY}
+    tables |= dict.fromkeys(("gelu_product", "slope_product"), kernels_products.WAY)
+    assert {name: first for name, (first, *_) in WAYS.items()} == tables
