@@ -13,6 +13,7 @@ from torch import Tensor
 from puzlm import (
     fast,
     kernels,
+    kernels_cross,
     kernels_cut,
     kernels_embedding,
     kernels_logsum,
@@ -31,6 +32,7 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
         "cut": (lambda: cut(device), False),
         "embedding": (lambda: embedding(device, dtype), False),
         "padded": (lambda: padded(device, dtype), False),
+        "cross": (lambda: cross(device, dtype), False),
         "attention": (lambda: attention(device, dtype, tricks.attention), "library"),
         "tokens": (lambda: tokens(device), "float32"),
         "fp8": (lambda: fp8(device, dtype), ""),
@@ -97,6 +99,23 @@ def padded(device: str, dtype: torch.dtype) -> bool:
     b, d = (torch.randn(8, 72, 512, device=device, dtype=dtype) for _ in range(2))
     want = a.float() @ b.float() + c.float() @ d.float()
     return _off(kernels_products.two_products(a, b, c, d), want) < 0.02
+
+
+def cross(device: str, dtype: torch.dtype) -> bool:
+    """Means, and the gradients of queries and states."""
+    for count, length in ((72, 116), (9, 20)):
+        q = torch.randn(4, count, 512, device=device, dtype=dtype) * 512**-0.5
+        states = torch.randn(4, length, 512, device=device, dtype=dtype)
+        grad = torch.randn_like(q)
+        wide = [x.detach().float().requires_grad_() for x in (q, states)]
+        want = (wide[0] @ wide[1].transpose(1, 2)).softmax(-1) @ wide[1]
+        wanted = torch.autograd.grad(want, wide, grad.float())
+        got, shares = kernels_cross.cross(q, states)
+        found = kernels_cross.cross_backward(q, states, shares, grad)
+        pairs = [(got, want), *zip(found, wanted, strict=True)]
+        if any(_off(a, b) > 0.03 for a, b in pairs):
+            return False
+    return True
 
 
 def attention(device: str, dtype: torch.dtype, way: str) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from puzlm import fast, kernels, kernels_cut, kernels_logsum, kernels_products
+from puzlm import fast, kernels, kernels_cross, kernels_cut, kernels_logsum, kernels_products
 from puzlm.bench_training import matrix_rate, median, noise
 from puzlm.corpus import Album, CutSettings, draw_batch
 from puzlm.errors import SettingsError, nearest
@@ -91,6 +91,8 @@ def ways(text: str, device: str) -> dict[str, Any]:
     cuda: dict[str, Any] = {"device": device, "dtype": torch.bfloat16}
     qkv, grad = torch.randn(1024, 116, 1536, **cuda), torch.randn(1024, 116, 512, **cuda)
     mixed, logs = kernels_logsum.attend_logsum(qkv, 8, False)
+    q, states = torch.randn(1024, 72, 512, **cuda) * 0.04, torch.randn(1024, 116, 512, **cuda)
+    shares = kernels_cross.cross(q, states)[1]
     h, up = torch.randn(118_784, 2048, **cuda), torch.randn(2048, 512, **cuda)
     bias, down, flat = torch.randn(2048, **cuda), up.t().contiguous(), grad.flatten(0, 1)
     album = Album.of(noise(64), device).with_words()
@@ -122,6 +124,12 @@ def ways(text: str, device: str) -> dict[str, Any]:
             vars(kernels_products),
             "WAY",
             lambda: kernels_products.slope_product(flat, down, h),
+        ),
+        "cross": (kernels_cross.WAYS, "cross", lambda: kernels_cross.cross(q, states)),
+        "cross_backward": (
+            kernels_cross.WAYS,
+            "cross_backward",
+            lambda: kernels_cross.cross_backward(q, states, shares, q),
         ),
         "cut": (vars(kernels_cut), "WAY", lambda: kernels_cut.cut(*sources, *drawn[:5], 96, 24)),
     }
@@ -158,6 +166,8 @@ WAYS: dict[str, tuple[Any, ...]] = {  # the first is the one in use
     ),
     "gelu_product": PRODUCT,
     "slope_product": PRODUCT,
+    "cross": ((64, 8, 2), (64, 8, 3), (64, 4, 2), (64, 8, 1), (128, 8, 2)),
+    "cross_backward": ((64, 8, 2), (64, 8, 1), (32, 8, 2), (32, 8, 1), (64, 4, 2)),
     "cut": ((8, 32, 4), (8, 32, 2), (16, 32, 4), (16, 32, 8), (8, 64, 8)),
 }
 

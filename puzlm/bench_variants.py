@@ -79,6 +79,9 @@ EXTRA = {
     "words": Variant(
         "as attention, pixels of four bytes", replace(VARIANTS["attention"].tricks, words=True)
     ),
+    "cross": Variant(
+        "as batch, own cross-attention kernels", replace(VARIANTS["batch"].tricks, cross=True), 2048
+    ),
     "logsum": Variant(
         "as batch, sums of attention kept for its backward pass",
         replace(VARIANTS["batch"].tricks, attention="logsum"),
@@ -92,6 +95,11 @@ EXTRA = {
     "product": Variant(
         "as batch, GELU inside the products",
         replace(VARIANTS["batch"].tricks, gelu="product"),
+        2048,
+    ),
+    "everything": Variant(
+        "as batch, cross, halves and product together",
+        replace(VARIANTS["batch"].tricks, cross=True, attention="halves", gelu="product"),
         2048,
     ),
     "batch-4096": Variant("4,096 puzzles a step", VARIANTS["batch"].tricks, 4096),

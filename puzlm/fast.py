@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from puzlm import kernels
+from puzlm import kernels, kernels_cross
 from puzlm.kernels_embedding import embedding_backward
 from puzlm.kernels_logsum import attend_logsum, attend_logsum_backward
 from puzlm.kernels_products import gelu_product, slope_product, suits, two_products
@@ -151,7 +151,9 @@ def _cross_attention(
     q = _linear(w, f"{name}.q_proj", x).view(batch, length, heads, size) * size**-0.5
     keys = w[f"{name}.k_proj.weight"].view(heads, size, d)
     q = torch.einsum("blhs,hsd->blhd", q, keys).reshape(batch, length * heads, d)
-    if tricks.padded:
+    if tricks.cross and kernels_cross.suits(q.shape[1], states.shape[1], d):
+        mean = kernels_cross.cross(q, states)[0].view(batch, length, heads, d)
+    elif tricks.padded:
         mean = _Cross.apply(q, states).view(batch, length, heads, d)  # type: ignore[no-untyped-call]
     elif tricks.aligned:
         shares = (states @ q.transpose(1, 2)).softmax(1)  # (batch, T, N * heads)

@@ -118,6 +118,20 @@ k._slope_product_kernel[(9,)](grad, w, h, out, sums, 37, **way)
 near(out, k.slope_product(grad, w, h)[0])
 near(sums.sum(0), out.sum(0))
 """
+CROSS = """
+from puzlm import kernels_cross as k
+q, states, grad = torch.randn(2, 10, 64) / 8, torch.randn(2, 21, 64), torch.randn(2, 10, 64)
+way = dict(COUNT=10, LENGTH=21, WIDTH=64, QUERIES=16, TOKENS=32, STEP=32)
+out, shares = torch.full_like(q, 9.0), torch.full((2, 10, 32), 9.0)
+k._cross_kernel[(2,)](q, states, out, shares, **way)
+near(out, k.cross(q, states)[0])
+near(shares, k.cross(q, states)[1])
+dq, ds = torch.full_like(q, 9.0), torch.full_like(states, 9.0)
+k._cross_backward_kernel[(2,)](q, states, shares, grad, dq, ds, **way)
+want = k.cross_backward(q, states, shares, grad)
+near(dq, want[0])
+near(ds, want[1])
+"""
 
 
 def interpreted(text):
@@ -164,3 +178,7 @@ def test_gradient_of_embeddings():
 def test_gelu_inside_products():
     """More rows than tiles hold, and as many columns."""
     interpreted(PRODUCTS)
+
+
+def test_cross_attention():
+    interpreted(CROSS)

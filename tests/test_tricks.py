@@ -8,7 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puzlm import kernels, kernels_cut, kernels_embedding, kernels_logsum, kernels_products
+from puzlm import (
+    kernels,
+    kernels_cross,
+    kernels_cut,
+    kernels_embedding,
+    kernels_logsum,
+    kernels_products,
+)
 from puzlm.backbones import ModelSettings
 from puzlm.bench_checks import usable
 from puzlm.bench_parts import WAYS, ways
@@ -96,7 +103,7 @@ EVERYTHING = Tricks(cut=True, embedding=True, padded=True)
 OTHERS = [
     Tricks(attention="logsum", gelu="product"),
     Tricks(attention="halves", gelu="kernel", fp8="fc", tokens="split"),
-    Tricks(attention="kernel"),
+    Tricks(attention="kernel", cross=True),
 ]
 
 
@@ -112,6 +119,7 @@ def test_what_works_is_used(tricks):
         (Tricks(attention="halves"), kernels_logsum, "attend_logsum_backward"),
         (Tricks(gelu="product"), kernels_products, "slope_product"),
         (Tricks(gelu="product"), kernels_products, "gelu_product"),
+        (Tricks(cross=True), kernels_cross, "cross_backward"),
     ],
 )
 def test_a_wrong_second_result_is_noticed(tricks, module, name, monkeypatch):
@@ -174,7 +182,7 @@ def test_a_kernel_that_is_wrong_or_fails_is_dropped_and_said(trick, module, name
 def test_nothing_unmeasured_is_trained_with():
     """docs/speed.md has rows up to `attention` for what the fast loop does."""
     assert VARIANTS["attention"].tricks == PROVEN
-    for name in ("cut", "embedding", "padded", "gathered", "words"):
+    for name in ("cut", "embedding", "padded", "gathered", "words", "cross"):
         assert getattr(PROVEN, name) is False
     assert not set(VARIANTS) & set(EXTRA)
 
@@ -184,6 +192,12 @@ def test_ways_are_those_of_kernels_that_there_are():
         ways("cut,halve", "cpu")
     with pytest.raises(SettingsError, match="on a GPU only"):
         ways("all", "cpu")
-    tables = {**kernels.WAYS, **kernels_logsum.WAYS, **kernels.GELU, "cut": kernels_cut.WAY}
+    tables = {
+        **kernels.WAYS,
+        **kernels_logsum.WAYS,
+        **kernels_cross.WAYS,
+        **kernels.GELU,
+        "cut": kernels_cut.WAY,
+    }
     tables |= dict.fromkeys(("gelu_product", "slope_product"), kernels_products.WAY)
     assert {name: first for name, (first, *_) in WAYS.items()} == tables
