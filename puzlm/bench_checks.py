@@ -32,6 +32,7 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
         "cut": (lambda: cut(device), False),
         "embedding": (lambda: embedding(device, dtype), False),
         "padded": (lambda: padded(device, dtype), False),
+        "gathered": (lambda: gathered(device, dtype), False),
         "cross": (lambda: cross(device, dtype), False),
         "attention": (lambda: attention(device, dtype, tricks.attention), "library"),
         "tokens": (lambda: tokens(device), "float32"),
@@ -99,6 +100,16 @@ def padded(device: str, dtype: torch.dtype) -> bool:
     b, d = (torch.randn(8, 72, 512, device=device, dtype=dtype) for _ in range(2))
     want = a.float() @ b.float() + c.float() @ d.float()
     return _off(kernels_products.two_products(a, b, c, d), want) < 0.02
+
+
+def gathered(device: str, dtype: torch.dtype) -> bool:
+    """Three readers' gradients, added up by what is compiled in the backward pass."""
+    x = torch.randn(4, 116, 512, device=device, dtype=dtype, requires_grad=True)
+    factors = [torch.randn_like(x.detach()) for _ in range(3)]
+    read = fast.readers(x, 3)
+    loss = sum((a * b).float().sum() for a, b in zip(read, factors, strict=True))
+    (got,) = torch.autograd.grad(loss, x)  # type: ignore[arg-type]
+    return _off(got, torch.stack(factors).float().sum(0)) < 0.01
 
 
 def cross(device: str, dtype: torch.dtype) -> bool:

@@ -48,7 +48,7 @@ def bart(
     layers = net.model.decoder.layers
     read: tuple[Tensor, ...] = (states,) * (len(layers) + 1)
     if tricks.gathered and tricks.blocks:
-        read = _Readers.apply(states, len(read))  # type: ignore[no-untyped-call]
+        read = readers(states, len(read))
     for block, here in zip(layers, read, strict=False):
         y = last(y, here, _named(block), heads, tricks)
     return wrap(_logits)(y, table, tricks.aligned), read[-1]
@@ -225,6 +225,12 @@ class _Readers(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return compiled(_total)(*grads), None
+
+
+def readers(x: Tensor, count: int) -> tuple[Tensor, ...]:
+    """A tensor for so many readers."""
+    made: tuple[Tensor, ...] = _Readers.apply(x, count)  # type: ignore[no-untyped-call]
+    return made
 
 
 def _total(*parts: Tensor) -> Tensor:

@@ -161,9 +161,17 @@ if importlib.util.find_spec("triton") is not None:
 WAYS = {"attend": (128, 8, 0), "attend_backward": (32, 8, 128)}
 """Rows of queries a pass, warps, and registers a thread at most (0: the compiler's choice): the
 fastest of those in docs/runs/speed-2026-11-15-b.json."""
-GELU = {"gelu": (1, 8, 1, 1056), "gelu_backward": (1, 8, 1, 1056)}
-"""Rows at a time, warps, stages of reads, and programs, each with its own rows: 1056 are 8 on each
-of 132 multiprocessors. Only this way was measured (docs/speed.md)."""
+GELU = {"gelu": (1, 8, 1, 1056, 0), "gelu_backward": (1, 8, 1, 1056, 0)}
+"""Rows at a time, warps, stages of reads, programs, each with its own rows, and registers a thread
+at most. Only these were measured (docs/speed.md): 1056 are 8 on each of 132 multiprocessors, but
+the backward pass takes 40 registers, so that only 6 run at once and the others come after them."""
+
+
+def _gelu_way(name: str, rows: int) -> tuple[int, dict[str, int]]:
+    """Programs for so many rows, and the settings they are launched with."""
+    lines, warps, stages, programs, registers = GELU[name]
+    more = {"maxnreg": registers} if registers else {}
+    return min(rows, programs), {"LINES": lines, "STAGES": stages, "num_warps": warps, **more}
 
 
 def _launch(name: str, tensors: tuple[Tensor, ...], length: int, heads: int, causal: bool) -> None:
@@ -313,11 +321,10 @@ def gelu(h, fp8):
     """GELU of h (n, d), d a power of 2; with fp8 also in 8 bits, and the scales of the rows."""
     if h.is_cuda:
         out, (small, scales) = torch.empty_like(h), _small_like(h, fp8)
-        lines, warps, stages, programs = GELU["gelu"]
-        _gelu_kernel[(min(len(h), programs),)](
-            h.contiguous(), out, small, scales, len(h), WIDTH=h.shape[1], FP8=fp8, LINES=lines,
-            STAGES=stages, num_warps=warps,
-        )  # fmt: skip
+        programs, way = _gelu_way("gelu", len(h))
+        _gelu_kernel[(programs,)](
+            h.contiguous(), out, small, scales, len(h), WIDTH=h.shape[1], FP8=fp8, **way
+        )
         return out, small, scales
     out = (h.float() * normal(h.float())[0]).to(h.dtype)
     return out, *(rows8(out) if fp8 else _small_like(h, fp8))
@@ -337,21 +344,20 @@ def gelu_backward(grad, h, fp8):
     """Gradient of h; its sums over rows in some parts; with fp8 in 8 bits and with scales."""
     if h.is_cuda:
         out, (small, scales) = torch.empty_like(h), _small_like(h, fp8)
-        lines, warps, stages, programs = GELU["gelu_backward"]
-        programs = min(len(h), programs)
+        programs, way = _gelu_way("gelu_backward", len(h))
         sums = torch.empty(programs, h.shape[1], dtype=torch.float32, device=h.device)
         _gelu_backward_kernel[(programs,)](
             grad.contiguous(), h.contiguous(), out, sums, small, scales, len(h),
-            WIDTH=h.shape[1], FP8=fp8, LINES=lines, STAGES=stages, num_warps=warps,
+            WIDTH=h.shape[1], FP8=fp8, **way,
         )  # fmt: skip
         return out, sums, small, scales
     out = (grad.float() * slope(h.float())).to(h.dtype)
-    sums = torch.zeros(min(len(h), GELU["gelu_backward"][3]), h.shape[1])
+    sums = torch.zeros(_gelu_way("gelu_backward", len(h))[0], h.shape[1])
     sums[0] = out.float().sum(0)
     return out, sums, *(rows8(out) if fp8 else _small_like(h, fp8))
 
 
 @gelu_backward.register_fake
 def _(grad, h, fp8):
-    sums = h.new_empty(min(len(h), GELU["gelu_backward"][3]), h.shape[1], dtype=torch.float32)
+    sums = h.new_empty(_gelu_way("gelu_backward", len(h))[0], h.shape[1], dtype=torch.float32)
     return torch.empty_like(h), sums, *_small_like(h, fp8)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puzlm import (
+    fast,
     kernels,
     kernels_cross,
     kernels_cut,
@@ -110,6 +111,15 @@ OTHERS = [
 @pytest.mark.parametrize("tricks", [EVERYTHING, *OTHERS])
 def test_what_works_is_used(tricks):
     assert usable(tricks, "cpu") == (tricks, {})
+
+
+def test_wrong_sums_of_readers_are_noticed(monkeypatch):
+    monkeypatch.setattr(fast, "BACKEND", "aot_eager")
+    fast.compiled.cache_clear()
+    assert usable(Tricks(gathered=True), "cpu")[1] == {}
+    monkeypatch.setattr(fast, "_total", lambda *parts: parts[0])
+    assert usable(Tricks(gathered=True), "cpu") == (Tricks(), {"gathered": "wrong answers"})
+    fast.compiled.cache_clear()
 
 
 @pytest.mark.parametrize(
