@@ -15,15 +15,16 @@ from typing import Any
 
 import torch
 
-from puzlm.bench_variants import VARIANTS, Jobs, device_of, recipe_of, usable
+from puzlm.bench_checks import usable
+from puzlm.bench_variants import VARIANTS, Jobs, device_of, recipe_of
 from puzlm.corpus import Album
 from puzlm.errors import SettingsError
-from puzlm.fast import PLAIN, Tricks
 from puzlm.images import write_bytes
 from puzlm.loop import learning_rate, set_rate
 from puzlm.settings import Recipe
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.train import fit_tokenizer
+from puzlm.tricks import PLAIN, Tricks
 
 LINES: dict[str, tuple[bool, Tricks]] = {
     "plain": (False, PLAIN),

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from puzlm import fast, kernels
+from puzlm import fast, kernels, kernels_cross, kernels_cut, kernels_logsum, kernels_products
 from puzlm.bench_training import matrix_rate, median, noise
-from puzlm.fast import SplitBook
+from puzlm.corpus import Album, CutSettings, draw_batch
+from puzlm.errors import SettingsError, nearest
 from puzlm.images import iter_images
 from puzlm.kmeans import Codebook
 from puzlm.puzzle import cut
 from puzlm.settings import Recipe
+from puzlm.split_book import SplitBook
 from puzlm.tokenizer import PieceTokenizer
 
 
@@ -31,7 +33,6 @@ def parts(recipe: Recipe, turn: Path, data: Sequence[str] = ()) -> dict[str, Any
         rate = matrix_rate(device, 8192 if device == "cuda" else 256)
         works: dict[str, Callable[[], Any]] = {
             "attention_milliseconds": lambda: attention(device),
-            "attention_ways": lambda: attention_ways(device),
             "product_milliseconds": lambda: products(device),
             "same_symbols": lambda: agreement(recipe, device, data),
         }
@@ -76,38 +77,104 @@ def attention(device: str) -> dict[str, Any]:
     return found
 
 
-def attention_ways(device: str) -> dict[str, dict[str, float]]:
-    """Milliseconds of the attention kernels by (rows of queries a pass, warps, registers)."""
+def ways(text: str, device: str) -> dict[str, Any]:
+    """Milliseconds of kernels, 'all' or by name, for each of their WAYS below, for 1,024 puzzles.
+
+    A way that fails is its message.
+    """
+    names = list(WAYS) if text == "all" else text.split(",")
+    for name in names:
+        if name not in WAYS:
+            raise SettingsError(f"--ways {name}: unknown; {nearest(name, [*WAYS, 'all'])}")
     if device != "cuda":
-        return {}
-    qkv = torch.randn(1024, 116, 3 * 512, device=device, dtype=torch.bfloat16)
-    grad = torch.randn(1024, 116, 512, device=device, dtype=torch.bfloat16)
-    works = {
-        "attend": lambda: kernels.attend(qkv, 8, False),
-        "attend_backward": lambda: kernels.attend_backward(qkv, grad, 8, False),
+        raise SettingsError("--ways: the kernels run on a GPU only")
+    cuda: dict[str, Any] = {"device": device, "dtype": torch.bfloat16}
+    qkv, grad = torch.randn(1024, 116, 1536, **cuda), torch.randn(1024, 116, 512, **cuda)
+    mixed, logs = kernels_logsum.attend_logsum(qkv, 8, False)
+    q, states = torch.randn(1024, 72, 512, **cuda) * 0.04, torch.randn(1024, 116, 512, **cuda)
+    shares = kernels_cross.cross(q, states)[1]
+    h, up = torch.randn(118_784, 2048, **cuda), torch.randn(2048, 512, **cuda)
+    bias, down, flat = torch.randn(2048, **cuda), up.t().contiguous(), grad.flatten(0, 1)
+    album = Album.of(noise(64), device).with_words()
+    draw = draw_batch(album.sizes.cpu().numpy(), 1024, CutSettings(), (0,))
+    drawn = [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in vars(draw).values()]
+    logsum, back = kernels_logsum.WAYS, kernels_logsum.attend_logsum_backward
+    sources = (album.words, album.offsets, album.sizes)
+    works: dict[str, tuple[Any, str, Callable[[], Any]]] = {
+        "attend": (kernels.WAYS, "attend", lambda: kernels.attend(qkv, 8, False)),
+        "attend_backward": (
+            kernels.WAYS,
+            "attend_backward",
+            lambda: kernels.attend_backward(qkv, grad, 8, False),
+        ),
+        "logsum": (logsum, "logsum", lambda: back(qkv, mixed, logs, grad, 8, False, "logsum")),
+        "halves": (logsum, "halves", lambda: back(qkv, mixed, logs, grad, 8, False, "halves")),
+        "gelu": (kernels.GELU, "gelu", lambda: kernels.gelu(h, False)),
+        "gelu_backward": (
+            kernels.GELU,
+            "gelu_backward",
+            lambda: kernels.gelu_backward(h, h, False),
+        ),
+        "gelu_product": (
+            vars(kernels_products),
+            "WAY",
+            lambda: kernels_products.gelu_product(flat, up, bias),
+        ),
+        "slope_product": (
+            vars(kernels_products),
+            "WAY",
+            lambda: kernels_products.slope_product(flat, down, h),
+        ),
+        "cross": (kernels_cross.WAYS, "cross", lambda: kernels_cross.cross(q, states)),
+        "cross_backward": (
+            kernels_cross.WAYS,
+            "cross_backward",
+            lambda: kernels_cross.cross_backward(q, states, shares, q),
+        ),
+        "cut": (vars(kernels_cut), "WAY", lambda: kernels_cut.cut(*sources, *drawn[:5], 96, 24)),
     }
-    found: dict[str, dict[str, float]] = {}
-    for name, work in works.items():
-        chosen = kernels.WAYS[name]
+
+    def timed(work: Callable[[], Any]) -> float:
+        return round(1e3 * median(work, device, 10), 3)
+
+    found: dict[str, Any] = {}
+    for name in names:
+        table, key, work = works[name]
+        chosen = table[key]
         try:
             for way in WAYS[name]:
-                kernels.WAYS[name] = way
-                found.setdefault(name, {})[str(way)] = round(1e3 * median(work, device, 10), 3)
+                table[key] = way
+                found.setdefault(name, {})[str(way)] = _guarded(partial(timed, work))
         finally:
-            kernels.WAYS[name] = chosen
+            table[key] = chosen
     return found
 
 
-WAYS = {
-    "attend": ((64, 4, 0), (64, 8, 0), (128, 8, 0), (128, 4, 0), (32, 4, 0)),
-    "attend_backward": (
-        (32, 8, 0),
-        (32, 8, 128),
-        (64, 8, 0),
-        (64, 8, 128),
-        (16, 8, 0),
-        (128, 8, 0),
+PRODUCT = ((128, 128, 64, 8, 3), (128, 256, 64, 8, 3), (128, 128, 64, 4, 4), (256, 128, 64, 8, 3))
+WAYS: dict[str, tuple[Any, ...]] = {  # the first is the one in use
+    "attend": ((128, 8, 0), (64, 4, 0)),
+    "attend_backward": ((32, 8, 128), (64, 8, 128), (32, 4, 0)),
+    "logsum": ((32, 8, 128), (64, 8, 0), (64, 8, 168), (32, 4, 0), (128, 8, 0)),
+    "halves": ((64, 4, 168), (64, 4, 0), (64, 4, 128), (64, 8, 0), (32, 4, 0)),
+    "gelu": (
+        (1, 8, 1, 1056, 0),
+        (2, 8, 1, 1056, 32),
+        (1, 8, 2, 1056, 0),
+        (1, 4, 1, 2112, 0),
+        (2, 8, 1, 792, 0),
     ),
+    "gelu_backward": (
+        (1, 8, 1, 1056, 0),
+        (1, 8, 1, 1056, 32),
+        (1, 8, 1, 792, 0),
+        (2, 8, 1, 528, 0),
+        (1, 8, 2, 1056, 32),
+    ),
+    "gelu_product": PRODUCT,
+    "slope_product": PRODUCT,
+    "cross": ((64, 8, 2), (64, 8, 3), (64, 4, 2), (64, 8, 1), (128, 8, 2)),
+    "cross_backward": ((64, 8, 2), (64, 8, 1), (32, 8, 2), (32, 8, 1), (64, 4, 2)),
+    "cut": ((8, 32, 4), (8, 32, 2), (16, 32, 4), (16, 32, 8), (8, 64, 8)),
 }
 
 

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from puzlm.corpus import Album
-from puzlm.fast import PLAIN, Tricks
 from puzlm.loop import Batch, recorded
 from puzlm.settings import Recipe
 from puzlm.starts import build_model
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.train import Objective, Pages
+from puzlm.tricks import PLAIN, Tricks
 
 
 def matrix_rate(device: str, size: int = 8192) -> float:

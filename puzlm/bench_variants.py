@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from puzlm.errors import PuzlmError, SettingsError, nearest
-from puzlm.fast import Tricks
 from puzlm.images import write_bytes
 from puzlm.settings import Recipe
+from puzlm.tricks import Tricks
 
 TARGET = ["tokenizer.max_cells=9", "tokenizer.pca_dim=64"]  # 3x3, B = 4, BART 6+6, d_model 512
 SMALL = ["model.size=tiny", "train.batch=16", "tokenizer.vocab_size=256", "tokenizer.piece_size=48"]
@@ -58,6 +58,13 @@ def _variants() -> dict[str, Variant]:
         ),
         ("gelu", "exact GELU from one exponential, in a kernel of its own", {"gelu": "kernel"}),
         ("attention", "own attention kernel, nothing permuted", {"attention": "kernel"}),
+        ("cut", "the cut in a kernel of its own, of the pixels that are read", {"cut": True}),
+        ("embedding", "the embeddings' gradient from sorted ids", {"embedding": True}),
+        (
+            "padded",
+            "cross-attention's backward pass on rows of 16 bytes, gradients of states in one sum",
+            {"padded": True, "gathered": True},
+        ),
         ("batch", "2,048 puzzles a step", {}),
         ("fp8", "feed-forward and qkv in 8 bits", {"fp8": "fc"}),
     ):
@@ -71,6 +78,29 @@ VARIANTS = _variants()
 EXTRA = {
     "words": Variant(
         "as attention, pixels of four bytes", replace(VARIANTS["attention"].tricks, words=True)
+    ),
+    "cross": Variant(
+        "as batch, own cross-attention kernels", replace(VARIANTS["batch"].tricks, cross=True), 2048
+    ),
+    "logsum": Variant(
+        "as batch, sums of attention kept for its backward pass",
+        replace(VARIANTS["batch"].tricks, attention="logsum"),
+        2048,
+    ),
+    "halves": Variant(
+        "as logsum, half the tokens a program",
+        replace(VARIANTS["batch"].tricks, attention="halves"),
+        2048,
+    ),
+    "product": Variant(
+        "as batch, GELU inside the products",
+        replace(VARIANTS["batch"].tricks, gelu="product"),
+        2048,
+    ),
+    "everything": Variant(
+        "as batch, cross, halves and product together",
+        replace(VARIANTS["batch"].tricks, cross=True, attention="halves", gelu="product"),
+        2048,
     ),
     "batch-4096": Variant("4,096 puzzles a step", VARIANTS["batch"].tricks, 4096),
     "library-gelu": Variant(
@@ -113,76 +143,9 @@ def recipe_of(changes: list[str], batch: int = 0) -> Recipe:
 # ---- in a process of its own ----------------------------------------------------------------
 
 
-def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
-    """The tricks that work here, and why the others do not: the later variants must not fall."""
-    import torch
-
-    from puzlm import fast, kernels
-
-    dropped: dict[str, str] = {}
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-
-    def attention() -> bool:
-        for length, causal in ((116, False), (9, True)):
-            qkv = torch.randn(4, length, 1536, device=device, dtype=dtype, requires_grad=True)
-            got, want = (fast.mix(qkv, 8, causal, way) for way in ("kernel", "library"))
-            grads = [torch.autograd.grad(x.square().sum(), qkv)[0] for x in (got, want)]
-            whole, sums = kernels.attend_backward(qkv.detach(), got.detach(), 8, causal)
-            for a, b in ((got, want), grads, (sums, whole.float().sum(1))):
-                if float((a - b).detach().abs().max()) > 0.03 * float(b.detach().abs().max()):
-                    return False
-        return True
-
-    def tokens() -> bool:
-        x, c = (torch.randn(n, 192, device=device).bfloat16() for n in (1000, 300))
-        half, want = (c.float() ** 2).sum(1) / 2, x.float() @ c.float().t()
-        same = kernels.nearest(x, c, half) == (want - half).argmax(1)
-        off = kernels.wide_product(x, c.t().contiguous()) - want
-        return float(same.float().mean()) > 0.99 and float(off.abs().max()) < 0.01
-
-    def gelu() -> bool:
-        h, grad = (torch.randn(2000, 2048, device=device, dtype=dtype) for _ in range(2))
-        fp8, same = bool(tricks.fp8), h.detach().requires_grad_()
-        want = torch.nn.functional.gelu(same)
-        back = torch.autograd.grad(want, same, grad)[0].float()
-        got, small, scales = kernels.gelu(h, fp8)
-        found, sums, small_back, scales_back = kernels.gelu_backward(grad, h, fp8)
-        pairs = [(got, want), (found, back), (sums.sum(0), back.sum(0))]
-        if fp8:
-            pairs += [(small.float() * scales, want), (small_back.float() * scales_back, back)]
-        return all(
-            float((a - b).detach().float().norm() / b.detach().float().norm()) < 0.05
-            for a, b in pairs
-        )
-
-    def fp8() -> bool:
-        a, b = (torch.randn(n, 512, device=device, dtype=dtype) for n in (256, 64))
-        bias = torch.randn(64, device=device, dtype=dtype)
-        want = a.float() @ b.float().t() + bias.float()
-        off = fast.product(a, b, bias, True).float() - want
-        return float(off.norm() / want.norm()) < 0.1
-
-    for name, work, plain in (
-        ("attention", attention, "library"),
-        ("tokens", tokens, "float32"),
-        ("fp8", fp8, ""),
-        ("gelu", gelu, "shared"),
-    ):
-        if getattr(tricks, name) in (plain, "library"):
-            continue
-        try:
-            why = "" if work() else "wrong answers"
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"[-600:]
-        if why:
-            dropped[name] = why
-            plain_way: dict[str, Any] = {name: plain}
-            tricks = replace(tricks, **plain_way)
-    return tricks, dropped
-
-
 def compile_one(variant: Variant, changes: list[str]) -> None:
     """Fill the compiler's cache: one step, whose time nobody takes."""
+    from puzlm.bench_checks import usable
     from puzlm.bench_training import Rig, noise, noise_tokenizer
     from puzlm.corpus import Album
 
@@ -195,6 +158,7 @@ def compile_one(variant: Variant, changes: list[str]) -> None:
 
 def measure_one(variant: Variant, changes: list[str], repeats: int, turn: Path) -> dict[str, Any]:
     """Stages and whole steps of one variant, while holding the turn."""
+    from puzlm.bench_checks import usable
     from puzlm.bench_training import stages
 
     device, held = device_of(), turn.open("w")
@@ -368,6 +332,7 @@ def main(words: list[str] | None = None) -> None:
     )
     parser.add_argument("--limit", type=int, default=4096, help="images of the curve at most")
     parser.add_argument("--batch", type=int, default=512, help="puzzles a step of the curve")
+    parser.add_argument("--ways", default="", help="time kernels in several settings: all or names")
     for name in ("--warm", "--measure", "--turn", "--line"):
         parser.add_argument(name, default="", help=argparse.SUPPRESS)
     parser.add_argument("--parts", action="store_true", help=argparse.SUPPRESS)
@@ -395,6 +360,12 @@ def _do(a: Any) -> None:
         variant = chosen(a.measure)[a.measure]
         found = measure_one(variant, a.changes, a.repeats, Path(a.turn))
         write_bytes(a.output, json.dumps(found).encode())
+    elif a.ways:
+        from puzlm.bench_parts import ways
+
+        times = ways(a.ways, device_of())
+        write_bytes(a.output, (json.dumps(times, indent=1) + "\n").encode())
+        print(json.dumps(times, indent=1))
     elif a.line:
         bench_curve.line(a)
     elif a.curve:

@@ -7,81 +7,28 @@ magnitude fewer slots than tokens, so multiplying the queries by W_k and the ave
 seventh of projecting every encoder state twice. The key bias shifts all scores of a query alike
 and drops out of the softmax.
 
-`Tricks` are further changes, each with its own switch, so that each can be measured and taken back.
+`Tricks` (tricks.py) are further changes, each with its own switch.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from puzlm import kernels
-from puzlm.errors import SettingsError
-from puzlm.kmeans import Codebook
+from puzlm import kernels, kernels_cross
+from puzlm.kernels_embedding import embedding_backward
+from puzlm.kernels_logsum import attend_logsum, attend_logsum_backward
+from puzlm.kernels_products import gelu_product, slope_product, suits, two_products
 from puzlm.tokenizer import PAD
+from puzlm.tricks import PLAIN, Tricks
 
 BACKEND = "inductor"  # the compiler's; 'aot_eager' needs no C++ compiler
 POSITION_OFFSET = 2  # BART's position table has two unused rows in front
-
-
-@dataclass(frozen=True)
-class Tricks:
-    """What a training step may do differently; the defaults are the plain ways."""
-
-    tokens: str = "float32"
-    """Products of the tokenizer: 'float32', 'split' (three bfloat16 terms a factor, sums in
-    float32, arg-max in the same kernel) or 'bfloat16' (one term)."""
-    words: bool = False
-    """Pixels of four bytes beside those of three: the cut reads a third as often."""
-    aligned: bool = False
-    """Cross-attention scores as tokens x queries: rows of 72 numbers lie on 16 bytes, rows of 116
-    do not, and the matrix units need that."""
-    heads16: bool = False
-    """The training-only heads in the dtype of the activations instead of float32."""
-    gelu: str = "library"
-    """'library'; 'shared': one exponential gives the error function (within 2e-7) and, in the
-    backward pass, the density beside it; 'kernel': the same in kernels of its own, which also round
-    to 8 bits and sum up the gradient of the bias."""
-    attention: str = "library"
-    """'library' (torch chooses), or 'kernel' (kernels.attend; up to 128 tokens)."""
-    fp8: str = ""
-    """Encoder products in 8 bits, scaled row by row: '', 'fc' (feed-forward both ways and the
-    forward pass of qkv: where the rounding costs no extra pass), or 'all'."""
-    blocks: bool = False
-    """Layers compiled one by one: all layers of a stack share their code, so the compiler works
-    half as long; the launches this costs are free in a graph."""
-    graph: bool = False
-    """The whole step as one CUDA graph."""
-
-    def __post_init__(self) -> None:
-        allowed: dict[str, tuple[str, ...]] = {
-            "tokens": ("float32", "split", "bfloat16"),
-            "gelu": ("library", "shared", "kernel"),
-            "attention": ("library", "kernel"),
-            "fp8": ("", "fc", "all"),
-        }
-        for name, values in allowed.items():
-            if getattr(self, name) not in values:
-                raise SettingsError(f"trick {name} '{getattr(self, name)}': one of {values}")
-
-
-PLAIN = Tricks()
-# What the fast loop trains with: measured faster, and the same within rounding (docs/speed.md).
-PROVEN = Tricks(
-    tokens="split",
-    aligned=True,
-    heads16=True,
-    gelu="kernel",
-    attention="kernel",
-    blocks=True,
-    graph=True,
-)
 
 
 def bart(
@@ -94,13 +41,17 @@ def bart(
     table, heads = net.model.shared.weight, net.config.encoder_attention_heads
     wrap = compiled if tricks.blocks else _as_it_is
     start, layer, last = wrap(_start), wrap(_encoder_layer), wrap(_decoder_layer)
-    states = start(table, inputs, *_weights(net.model.encoder, ENDS), dtype)
+    states = start(table, inputs, *_weights(net.model.encoder, ENDS), dtype, tricks.embedding)
     for block in net.model.encoder.layers:
         states = layer(states, _named(block), heads, tricks)
-    y = start(table, decoder_inputs, *_weights(net.model.decoder, ENDS), dtype)
-    for block in net.model.decoder.layers:
-        y = last(y, states, _named(block), heads, tricks)
-    return wrap(_logits)(y, table, tricks.aligned), states
+    y = start(table, decoder_inputs, *_weights(net.model.decoder, ENDS), dtype, tricks.embedding)
+    layers = net.model.decoder.layers
+    read: tuple[Tensor, ...] = (states,) * (len(layers) + 1)
+    if tricks.gathered and tricks.blocks:
+        read = readers(states, len(read))
+    for block, here in zip(layers, read, strict=False):
+        y = last(y, here, _named(block), heads, tricks)
+    return wrap(_logits)(y, table, tricks.aligned), read[-1]
 
 
 ENDS = ("embed_positions.weight", "layernorm_embedding.weight", "layernorm_embedding.bias")
@@ -126,11 +77,20 @@ def _as_it_is(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _start(
-    table: Tensor, ids: Tensor, places: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype
+    table: Tensor,
+    ids: Tensor,
+    places: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    dtype: torch.dtype,
+    sorted_: bool,
 ) -> Tensor:
     """Symbols and places, normalised: gathered in float32, so that gradients add up in it."""
-    x = F.embedding(ids, table, PAD)  # PAD learns nothing from being read, as in the library
-    x = (x if ids.ndim == 2 else x.sum(2)).to(dtype)
+    if sorted_:
+        x = _Embedding.apply(table, ids, dtype)  # type: ignore[no-untyped-call]
+    else:
+        x = F.embedding(ids, table, PAD)  # PAD learns nothing from being read, as in the library
+        x = (x if ids.ndim == 2 else x.sum(2)).to(dtype)
     x = x + places[POSITION_OFFSET : POSITION_OFFSET + x.shape[1]].to(dtype)
     return F.layer_norm(x, x.shape[-1:], scale.to(dtype), shift.to(dtype))
 
@@ -159,8 +119,8 @@ def _self_attention(
     weight = torch.cat([w[f"{name}.{p}_proj.weight"] for p in "qkv"])
     bias = torch.cat([w[f"{name}.{p}_proj.bias"] for p in "qkv"])
     everything = encoder and tricks.fp8 == "all"
-    if tricks.attention == "kernel" and kernels.suits(x.shape[1], x.shape[2] // heads):
-        ways = (encoder and tricks.fp8 != "", everything)
+    if tricks.attention != "library" and kernels.suits(x.shape[1], x.shape[2] // heads):
+        ways = (tricks.attention, encoder and tricks.fp8 != "", everything)
         mixed: Tensor = _Attention.apply(x, weight, bias, heads, not encoder, *ways)  # type: ignore[no-untyped-call]
         return _linear(w, f"{name}.out_proj", mixed, everything)
     if encoder and tricks.fp8:
@@ -184,14 +144,18 @@ def mix(qkv: Tensor, heads: int, causal: bool, attention: str) -> Tensor:
 
 
 def _cross_attention(
-    w: dict[str, Tensor], name: str, x: Tensor, states: Tensor, heads: int, aligned: bool
+    w: dict[str, Tensor], name: str, x: Tensor, states: Tensor, heads: int, tricks: Tricks
 ) -> Tensor:
     batch, length, d = x.shape
     size = d // heads
     q = _linear(w, f"{name}.q_proj", x).view(batch, length, heads, size) * size**-0.5
     keys = w[f"{name}.k_proj.weight"].view(heads, size, d)
     q = torch.einsum("blhs,hsd->blhd", q, keys).reshape(batch, length * heads, d)
-    if aligned:
+    if tricks.cross and kernels_cross.suits(q.shape[1], states.shape[1], d):
+        mean = kernels_cross.cross(q, states)[0].view(batch, length, heads, d)
+    elif tricks.padded:
+        mean = _Cross.apply(q, states).view(batch, length, heads, d)  # type: ignore[no-untyped-call]
+    elif tricks.aligned:
         shares = (states @ q.transpose(1, 2)).softmax(1)  # (batch, T, N * heads)
         mean = (shares.transpose(1, 2) @ states).view(batch, length, heads, d)
     else:
@@ -205,9 +169,10 @@ def _cross_attention(
 def _feed_forward(w: dict[str, Tensor], x: Tensor, tricks: Tricks, encoder: bool) -> Tensor:
     fp8 = encoder and tricks.fp8 != ""
     width = len(w["fc1.bias"])
-    if tricks.gelu == "kernel" and width & (width - 1) == 0:
+    if tricks.gelu in ("kernel", "product") and width & (width - 1) == 0:
+        inside = tricks.gelu == "product" and not fp8 and suits(width, x.shape[-1])
         layers = [w[f"{layer}.{kind}"] for layer in ("fc1", "fc2") for kind in ("weight", "bias")]
-        flat: Tensor = _FeedForward.apply(x.flatten(0, 1), *layers, fp8)  # type: ignore[no-untyped-call]
+        flat: Tensor = _FeedForward.apply(x.flatten(0, 1), *layers, fp8, inside)  # type: ignore[no-untyped-call]
         return _norm(w, "final_layer_norm", x + flat.view(x.shape))
     inner = _linear(w, "fc1", x, fp8)
     inner = F.gelu(inner) if tricks.gelu == "library" else _Gelu.apply(inner)  # type: ignore[no-untyped-call]
@@ -226,11 +191,74 @@ def _decoder_layer(
     w = {name: weight.to(y.dtype) for name, weight in weights.items()}
     y = y + _self_attention(w, "self_attn", y, heads, tricks, False)
     y = _norm(w, "self_attn_layer_norm", y)
-    y = y + _cross_attention(w, "encoder_attn", y, states, heads, tricks.aligned)
+    y = y + _cross_attention(w, "encoder_attn", y, states, heads, tricks)
     return _feed_forward(w, _norm(w, "encoder_attn_layer_norm", y), tricks, False)
 
 
 # ---- the parts of the tricks ------------------------------------------------------------------
+
+
+class _Embedding(torch.autograd.Function):
+    """Rows of a table, summed where a position has several; PAD learns nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.rows = len(table)
+        x = F.embedding(ids, table)
+        return (x if ids.ndim == 2 else x.sum(2)).to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (ids,) = ctx.saved_tensors
+        flat = grad.flatten(0, 1)
+        return embedding_backward(ids.reshape(len(flat), -1), flat, ctx.rows, PAD), None, None
+
+
+class _Readers(torch.autograd.Function):
+    """One tensor for several readers, whose gradients are added up in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, count: int) -> tuple[Tensor, ...]:
+        return tuple(x.view_as(x) for _ in range(count))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return compiled(_total)(*grads), None
+
+
+def readers(x: Tensor, count: int) -> tuple[Tensor, ...]:
+    """A tensor for so many readers."""
+    made: tuple[Tensor, ...] = _Readers.apply(x, count)  # type: ignore[no-untyped-call]
+    return made
+
+
+def _total(*parts: Tensor) -> Tensor:
+    total = parts[0].float()
+    for part in parts[1:]:
+        total = total + part.float()
+    return total.to(parts[0].dtype)
+
+
+class _Cross(torch.autograd.Function):
+    """Means (batch, n, d) of the states (batch, T, d) for queries (batch, n, d).
+
+    Left to itself, autograd writes the gradient of the shares as queries x tokens: rows that do
+    not lie on 16 bytes, turned round in a further pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, states: Tensor) -> Tensor:
+        shares = (states @ q.transpose(1, 2)).softmax(1)  # (batch, T, n)
+        ctx.save_for_backward(q, states, shares)
+        return shares.transpose(1, 2) @ states
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        q, states, shares = ctx.saved_tensors
+        wide, back = shares.float(), (states @ grad.transpose(1, 2)).float()
+        scores = (wide * (back - (wide * back).sum(1, keepdim=True))).to(q.dtype)
+        return scores.transpose(1, 2) @ states, two_products(shares, grad, scores, q)
 
 
 class _Gelu(torch.autograd.Function):
@@ -284,50 +312,69 @@ class _Attention(torch.autograd.Function):
         bias: Tensor,
         heads: int,
         causal: bool,
+        way: str,
         fp8: bool,
         backward8: bool,
     ) -> Tensor:
         qkv = product(x.flatten(0, 1), weight, bias, fp8).view(*x.shape[:2], -1)
-        ctx.save_for_backward(x, weight, qkv)
-        ctx.ways = (heads, causal, backward8)
-        mixed: Tensor = kernels.attend(qkv, heads, causal)
+        kept: list[Tensor] = []
+        if way == "kernel":
+            mixed: Tensor = kernels.attend(qkv, heads, causal)
+        else:
+            mixed, logs = attend_logsum(qkv, heads, causal)
+            kept = [mixed, logs]
+        ctx.save_for_backward(x, weight, qkv, *kept)
+        ctx.ways = (heads, causal, way, backward8)
         return mixed
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, qkv = ctx.saved_tensors
-        heads, causal, backward8 = ctx.ways
-        dqkv, sums = kernels.attend_backward(qkv, grad, heads, causal)
+        x, weight, qkv, *kept = ctx.saved_tensors
+        heads, causal, way, backward8 = ctx.ways
+        if way == "kernel":
+            dqkv, sums = kernels.attend_backward(qkv, grad, heads, causal)
+        else:
+            dqkv, sums = attend_logsum_backward(qkv, *kept, grad, heads, causal, way)
         flat = dqkv.flatten(0, 1)
         dx = product(flat, weight.t(), None, backward8).view(x.shape)
         db = sums.sum(0).to(grad.dtype)
-        return dx, flat.t() @ x.flatten(0, 1), db, None, None, None, None
+        return dx, flat.t() @ x.flatten(0, 1), db, None, None, None, None, None
 
 
 class _FeedForward(torch.autograd.Function):
-    """fc2(GELU(fc1(x))), with the kernels of the GELU: they also round and sum up for others."""
+    """fc2(GELU(fc1(x))), with the kernels of the GELU: they also round and sum up for others.
+
+    Inside: the GELU is done by the products before it, forward and backward.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, fp8: bool
+        ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, fp8: bool, inside: bool
     ) -> Tensor:
-        h = product(x, w1, b1, fp8)
-        g, small, scales = kernels.gelu(h, fp8)
+        ctx.ways = (fp8, inside)
+        if inside:
+            h, g = gelu_product(x, w1, b1)
+        else:
+            h = product(x, w1, b1, fp8)
+            g, small, scales = kernels.gelu(h, fp8)
         ctx.save_for_backward(x, h, g, w1, w2)
-        ctx.fp8 = fp8
         return _scaled(small, scales, w2, b2, x.dtype) if fp8 else product(g, w2, b2, False)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, h, g, w1, w2 = ctx.saved_tensors
-        dg = product(grad, w2.t(), None, ctx.fp8)
-        dh, sums, small, scales = kernels.gelu_backward(dg, h, ctx.fp8)
-        if ctx.fp8:
+        fp8, inside = ctx.ways
+        if inside:
+            dh, sums = slope_product(grad, w2, h)
+        else:
+            dg = product(grad, w2.t(), None, fp8)
+            dh, sums, small, scales = kernels.gelu_backward(dg, h, fp8)
+        if fp8:
             dx = _scaled(small, scales, w1.t(), None, x.dtype)
         else:
             dx = product(dh, w1.t(), None, False)
         db1 = sums.sum(0).to(grad.dtype)
-        return dx, dh.t() @ x, db1, grad.t() @ g, grad.sum(0), None
+        return dx, dh.t() @ x, db1, grad.t() @ g, grad.sum(0), None, None
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None, fp8: bool) -> Tensor:
@@ -356,54 +403,3 @@ def _scaled(
         return product
     wide: Tensor = (small.float() @ small_b.float().t()) * scales * scales_b.t()
     return (wide if bias is None else wide + bias.float()).to(dtype)
-
-
-class SplitBook(Codebook):
-    """A codebook's symbols from bfloat16 products whose sums stay in float32.
-
-    Pixels are whole grey levels, so x - 128 is exact in bfloat16. A float32 factor is the sum of
-    three bfloat16 numbers ('split'): the PCA takes three products side by side, the scores the six
-    largest of the nine of two such sums. Three of them would do for noise, but a photograph's
-    patches lie so far from the mean that one symbol in two thousand would change.
-    """
-
-    PAIRS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0))
-
-    def __init__(self, book: Codebook, tokens: str) -> None:
-        super().__init__(book.mean, book.components, book.centroids)
-        self.terms = 3 if tokens == "split" else 1
-        self.basis: Tensor | None = None
-        if book.components is not None:
-            self.basis = torch.cat(_split(book.components, self.terms)).t().contiguous()
-            self.shift = ((128 - book.mean.double()) @ book.components.double().t()).float()
-        parts = _split(book.centroids, 3)
-        self.pairs = self.PAIRS if self.terms == 3 else self.PAIRS[:1]
-        self.table = torch.cat([parts[j] for _, j in self.pairs], 1).contiguous()
-        self.half = (book.centroids * book.centroids).sum(-1) * 0.5
-
-    def assign(self, x: Tensor) -> Tensor:
-        """Symbols (n,) of vectors (n, D), whole grey levels if there is a PCA."""
-        if self.basis is None:
-            x = x - self.mean
-        else:
-            x = kernels.wide_product((x - 128).to(torch.bfloat16), self.basis)
-            x = x.view(len(x), self.terms, -1).sum(1) + self.shift
-        parts = _split(x, self.terms)
-        found: Tensor = kernels.nearest(
-            torch.cat([parts[i] for i, _ in self.pairs], 1), self.table, self.half
-        )
-        return found
-
-
-def _split(x: Tensor, terms: int) -> list[Tensor]:
-    """Bfloat16 tensors that add up to x, the largest first.
-
-    Rounded by adding half a step and masking the upper 16 bits: a compiler may leave out a
-    conversion there and back.
-    """
-    parts: list[Tensor] = []
-    for _ in range(terms):
-        upper = ((x.view(torch.int32) + 32768) & -65536).view(torch.float32)
-        parts.append(upper.to(torch.bfloat16))
-        x = x - upper
-    return parts

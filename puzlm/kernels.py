@@ -3,9 +3,8 @@
 
 Attention over a puzzle's few dozen tokens: one program reads a head's queries, keys and values
 once, keeps all its scores in registers, and in the backward pass makes them again; nothing of the
-size tokens x tokens reaches memory, and nothing is permuted. Nearest centroid: products and arg-max
-in one pass, so that the table of scores (rows x centroids) is never written. GELU: what the next
-product reads, in 16 and in 8 bits, and the gradient of the bias before it, in one pass.
+size tokens x tokens reaches memory, and nothing is permuted. GELU: what the next product reads, in
+16 and in 8 bits, and the gradient of the bias before it, in one pass. Others are in kernels_*.py.
 
 Annotations are not postponed: Triton reads them.
 """
@@ -16,7 +15,6 @@ import torch
 from torch import Tensor
 
 LONGEST = 128  # tokens whose scores fit the registers of one program
-PROGRAMS = 1056  # of the GELU, each with its own rows: 8 on each of 132 multiprocessors
 LOG2E = 1.4426950408889634  # the kernels take powers of 2
 FP8 = torch.float8_e4m3fn
 LARGEST = 448.0  # that it can hold
@@ -102,35 +100,6 @@ if importlib.util.find_spec("triton") is not None:
         tl.store(line + 2 * d, tl.sum(dv, 0))
 
     @triton.jit
-    def _nearest_kernel(
-        x, centroids, half, out, n, k,
-        DEPTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
-    ):  # fmt: skip
-        rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-        deep = tl.arange(0, STEP)
-        lines = x + rows.to(tl.int64)[:, None] * DEPTH
-        best = tl.full([ROWS], float("-inf"), tl.float32)
-        found = tl.zeros([ROWS], tl.int32)
-        for start in range(0, k, COLUMNS):
-            columns = start + tl.arange(0, COLUMNS)
-            score = tl.zeros([ROWS, COLUMNS], tl.float32)
-            for first in range(0, DEPTH, STEP):
-                at = first + deep
-                a = tl.load(lines + at[None, :], mask=(rows[:, None] < n) & (at[None, :] < DEPTH),
-                            other=0.0)  # fmt: skip
-                b = tl.load(centroids + columns[None, :] * DEPTH + at[:, None],
-                            mask=(columns[None, :] < k) & (at[:, None] < DEPTH),
-                            other=0.0)  # fmt: skip
-                score = tl.dot(a, b, score)
-            bias = tl.load(half + columns, mask=columns < k, other=float("inf"))
-            score = score - bias[None, :]
-            top, place = tl.max(score, 1, return_indices=True)
-            better = top > best  # a tie stays with the smaller index
-            found = tl.where(better, start + place, found)
-            best = tl.maximum(best, top)
-        tl.store(out + rows, found.to(tl.int64), mask=rows < n)
-
-    @triton.jit
     def _below(x):
         """Share of a normal distribution below x, and exp(-x^2 / 2); fast.py says how."""
         bell = tl.exp(-0.5 * x * x)
@@ -143,47 +112,66 @@ if importlib.util.find_spec("triton") is not None:
         return tl.where(x < 0, tail, 1.0 - tail), bell
 
     @triton.jit
-    def _gelu_kernel(h, g, small, scales, rows, WIDTH: tl.constexpr, FP8: tl.constexpr):
-        columns = tl.arange(0, WIDTH)
-        for row in range(tl.program_id(0), rows, tl.num_programs(0)):
-            at = row * WIDTH + columns
-            x = tl.load(h + at).to(tl.float32)
+    def _round8(wide, at, small, scales, row, rows):
+        """Write rows in 8 bits, each by its largest entry, and their scales."""
+        scale = tl.maximum(tl.max(tl.abs(wide), 1), 1e-12) / 448.0
+        tl.store(scales + row, scale, row < rows)
+        near = tl.minimum(tl.maximum(wide / scale[:, None], -448.0), 448.0)
+        tl.store(small + at, near.to(small.dtype.element_ty), row[:, None] < rows)
+
+    @triton.jit
+    def _gelu_kernel(
+        h, g, small, scales, rows, WIDTH: tl.constexpr, FP8: tl.constexpr,
+        LINES: tl.constexpr = 1, STAGES: tl.constexpr = 1,
+    ):  # fmt: skip
+        columns = tl.arange(0, WIDTH)[None, :]
+        step = tl.num_programs(0) * LINES
+        for first in tl.range(tl.program_id(0) * LINES, rows, step, num_stages=STAGES):
+            row = first + tl.arange(0, LINES)
+            at, inside = row[:, None] * WIDTH + columns, row[:, None] < rows
+            x = tl.load(h + at, inside, other=0.0).to(tl.float32)
             below, bell = _below(x)
             y = (x * below).to(g.dtype.element_ty)
-            tl.store(g + at, y)
+            tl.store(g + at, y, inside)
             if FP8:
-                wide = y.to(tl.float32)
-                scale = tl.maximum(tl.max(tl.abs(wide), 0), 1e-12) / 448.0
-                tl.store(scales + row, scale)
-                near = tl.minimum(tl.maximum(wide / scale, -448.0), 448.0)
-                tl.store(small + at, near.to(small.dtype.element_ty))
+                _round8(y.to(tl.float32), at, small, scales, row, rows)
 
     @triton.jit
     def _gelu_backward_kernel(
-        grad, h, out, sums, small, scales, rows, WIDTH: tl.constexpr, FP8: tl.constexpr
-    ):
-        columns = tl.arange(0, WIDTH)
-        total = tl.zeros([WIDTH], tl.float32)
-        for row in range(tl.program_id(0), rows, tl.num_programs(0)):
-            at = row * WIDTH + columns
-            x = tl.load(h + at).to(tl.float32)
+        grad, h, out, sums, small, scales, rows, WIDTH: tl.constexpr, FP8: tl.constexpr,
+        LINES: tl.constexpr = 1, STAGES: tl.constexpr = 1,
+    ):  # fmt: skip
+        columns = tl.arange(0, WIDTH)[None, :]
+        total = tl.zeros([LINES, WIDTH], tl.float32)
+        step = tl.num_programs(0) * LINES
+        for first in tl.range(tl.program_id(0) * LINES, rows, step, num_stages=STAGES):
+            row = first + tl.arange(0, LINES)
+            at, inside = row[:, None] * WIDTH + columns, row[:, None] < rows
+            x = tl.load(h + at, inside, other=0.0).to(tl.float32)
+            g = tl.load(grad + at, inside, other=0.0).to(tl.float32)
             below, bell = _below(x)
-            slope = below + x * bell * 0.3989422804
-            y = (tl.load(grad + at).to(tl.float32) * slope).to(out.dtype.element_ty)
-            tl.store(out + at, y)
-            wide = y.to(tl.float32)
-            total += wide
+            y = (g * (below + x * bell * 0.3989422804)).to(out.dtype.element_ty)
+            tl.store(out + at, y, inside)
+            total += y.to(tl.float32)
             if FP8:
-                scale = tl.maximum(tl.max(tl.abs(wide), 0), 1e-12) / 448.0
-                tl.store(scales + row, scale)
-                near = tl.minimum(tl.maximum(wide / scale, -448.0), 448.0)
-                tl.store(small + at, near.to(small.dtype.element_ty))
-        tl.store(sums + tl.program_id(0) * WIDTH + columns, total)
+                _round8(y.to(tl.float32), at, small, scales, row, rows)
+        tl.store(sums + tl.program_id(0) * WIDTH + tl.arange(0, WIDTH), tl.sum(total, 0))
 
 
 WAYS = {"attend": (128, 8, 0), "attend_backward": (32, 8, 128)}
 """Rows of queries a pass, warps, and registers a thread at most (0: the compiler's choice): the
 fastest of those in docs/runs/speed-2026-11-15-b.json."""
+GELU = {"gelu": (1, 8, 1, 1056, 0), "gelu_backward": (1, 8, 1, 1056, 0)}
+"""Rows at a time, warps, stages of reads, programs, each with its own rows, and registers a thread
+at most. Only these were measured (docs/speed.md): 1056 are 8 on each of 132 multiprocessors, but
+the backward pass takes 40 registers, so that only 6 run at once and the others come after them."""
+
+
+def _gelu_way(name: str, rows: int) -> tuple[int, dict[str, int]]:
+    """Programs for so many rows, and the settings they are launched with."""
+    lines, warps, stages, programs, registers = GELU[name]
+    more = {"maxnreg": registers} if registers else {}
+    return min(rows, programs), {"LINES": lines, "STAGES": stages, "num_warps": warps, **more}
 
 
 def _launch(name: str, tensors: tuple[Tensor, ...], length: int, heads: int, causal: bool) -> None:
@@ -266,15 +254,16 @@ def _(qkv, grad, heads, causal):
     return qkv.new_empty(qkv.shape), sums
 
 
-def _eager_shares(qkv, heads, causal):
+def _eager_shares(qkv, heads, causal, scores=False):
+    """Shares of the keys, or the scores they come from; and the values."""
     batch, length, width = qkv.shape
     size = width // 3 // heads
     q, k, v = qkv.view(batch, length, 3, heads, size).permute(2, 0, 3, 1, 4).unbind(0)
-    scores = (q @ k.transpose(2, 3)).float() * size**-0.5
+    found = (q @ k.transpose(2, 3)).float() * size**-0.5
     if causal:
         hidden = torch.ones(length, length, dtype=torch.bool, device=qkv.device).triu(1)
-        scores = scores.masked_fill(hidden, float("-inf"))
-    return scores.softmax(-1), v
+        found = found.masked_fill(hidden, float("-inf"))
+    return (found if scores else found.softmax(-1)), v
 
 
 def _keep(ctx, inputs, output):
@@ -287,46 +276,6 @@ def _back(ctx, grad):
 
 
 attend.register_autograd(_back, setup_context=_keep)
-
-
-# ---- nearest centroid -----------------------------------------------------------------------
-
-
-@torch.library.custom_op(
-    "puzlm::nearest",
-    mutates_args=(),
-    schema="(Tensor x, Tensor centroids, Tensor half) -> Tensor",
-)
-def nearest(x, centroids, half):
-    """Row by row the index of the largest x c - half: x (n, d), c (k, d) in bfloat16."""
-    if x.is_cuda:
-        out = torch.empty(len(x), dtype=torch.int64, device=x.device)
-        _nearest_kernel[(triton.cdiv(len(x), 128),)](
-            x.contiguous(), centroids.contiguous(), half, out, len(x), len(centroids),
-            DEPTH=x.shape[1], ROWS=128, COLUMNS=128, STEP=64, num_warps=8, num_stages=3,
-        )  # fmt: skip
-        return out
-    return (x.float() @ centroids.float().T - half).argmax(-1)
-
-
-@nearest.register_fake
-def _(x, centroids, half):
-    return x.new_empty(len(x), dtype=torch.int64)
-
-
-@torch.library.custom_op(
-    "puzlm::wide_product", mutates_args=(), schema="(Tensor a, Tensor b) -> Tensor"
-)
-def wide_product(a, b):
-    """a (n, d) times b (d, m), bfloat16 in, float32 out: the sums are not rounded."""
-    if a.is_cuda:
-        return torch.mm(a, b, out_dtype=torch.float32)
-    return a.float() @ b.float()
-
-
-@wide_product.register_fake
-def _(a, b):
-    return a.new_empty(a.shape[0], b.shape[1], dtype=torch.float32)
 
 
 # ---- GELU -----------------------------------------------------------------------------------
@@ -372,8 +321,9 @@ def gelu(h, fp8):
     """GELU of h (n, d), d a power of 2; with fp8 also in 8 bits, and the scales of the rows."""
     if h.is_cuda:
         out, (small, scales) = torch.empty_like(h), _small_like(h, fp8)
-        _gelu_kernel[(min(len(h), PROGRAMS),)](
-            h.contiguous(), out, small, scales, len(h), WIDTH=h.shape[1], FP8=fp8, num_warps=8
+        programs, way = _gelu_way("gelu", len(h))
+        _gelu_kernel[(programs,)](
+            h.contiguous(), out, small, scales, len(h), WIDTH=h.shape[1], FP8=fp8, **way
         )
         return out, small, scales
     out = (h.float() * normal(h.float())[0]).to(h.dtype)
@@ -394,20 +344,20 @@ def gelu_backward(grad, h, fp8):
     """Gradient of h; its sums over rows in some parts; with fp8 in 8 bits and with scales."""
     if h.is_cuda:
         out, (small, scales) = torch.empty_like(h), _small_like(h, fp8)
-        programs = min(len(h), PROGRAMS)
+        programs, way = _gelu_way("gelu_backward", len(h))
         sums = torch.empty(programs, h.shape[1], dtype=torch.float32, device=h.device)
         _gelu_backward_kernel[(programs,)](
             grad.contiguous(), h.contiguous(), out, sums, small, scales, len(h),
-            WIDTH=h.shape[1], FP8=fp8, num_warps=8,
+            WIDTH=h.shape[1], FP8=fp8, **way,
         )  # fmt: skip
         return out, sums, small, scales
     out = (grad.float() * slope(h.float())).to(h.dtype)
-    sums = torch.zeros(min(len(h), PROGRAMS), h.shape[1])
+    sums = torch.zeros(_gelu_way("gelu_backward", len(h))[0], h.shape[1])
     sums[0] = out.float().sum(0)
     return out, sums, *(rows8(out) if fp8 else _small_like(h, fp8))
 
 
 @gelu_backward.register_fake
 def _(grad, h, fp8):
-    sums = h.new_empty(min(len(h), PROGRAMS), h.shape[1], dtype=torch.float32)
+    sums = h.new_empty(_gelu_way("gelu_backward", len(h))[0], h.shape[1], dtype=torch.float32)
     return torch.empty_like(h), sums, *_small_like(h, fp8)

@@ -90,6 +90,15 @@ class TokenizerSettings:
         return self.granularity * self.patch_side
 
     @property
+    def depth(self) -> int:
+        """Pixels of a canonical piece that are read, from every edge inwards; 0: all of them."""
+        if self.strips:
+            depth = max(int(term.split(":")[1]) for term in self.terms if term != "residual")
+        else:
+            depth = self.patch_side if self.border and self.granularity > 2 else 0
+        return depth if 2 * depth < self.side else 0
+
+    @property
     def border_length(self) -> int:
         """b: positions of a super-token."""
         if self.strips:

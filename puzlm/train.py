@@ -29,15 +29,18 @@ from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch, neig
 from puzlm.decoding import decode
 from puzlm.devices import pick_device
 from puzlm.errors import SettingsError
-from puzlm.fast import PLAIN, PROVEN, SplitBook, Tricks, bart, compiled
+from puzlm.fast import bart, compiled
 from puzlm.images import cores, iter_images, write_bytes
+from puzlm.kernels_cut import cut
 from puzlm.loop import Batch, TrainingError, loop
 from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import Grid, Puzzle, parse_grid
 from puzlm.settings import Recipe
+from puzlm.split_book import SplitBook
 from puzlm.starts import build_model
 from puzlm.tokenizer import BOS, PieceTokenizer
 from puzlm.tokens import TokenFiles
+from puzlm.tricks import PLAIN, PROVEN, Tricks
 
 # ---- data -----------------------------------------------------------------------------------
 
@@ -60,7 +63,10 @@ class Pages:
             books = self.tokenizer.codebooks_
             self.tokenizer.codebooks_ = [SplitBook(book, tricks.tokens) for book in books]
         self.grid: Grid = parse_grid(recipe.cut.grid)
-        self.album = album.with_words() if album is not None and tricks.words else album
+        self.album = album
+        if album is not None and (tricks.words or tricks.cut):
+            self.album = album.with_words()
+        self.cut_by_kernel = tricks.cut
         self.tokens: TokenFiles | None = None
         self.shuffled = not tokenizer.settings.lexicographic
         if recipe.data.tokens:
@@ -118,7 +124,13 @@ class Pages:
         self, image: Tensor, piece: Tensor, corner: Tensor, flip: Tensor, tint: Tensor
     ) -> Tensor:
         assert self.album is not None
-        side = self.tokenizer.settings.side
+        side, depth = self.tokenizer.settings.side, self.tokenizer.settings.depth
+        if self.cut_by_kernel:
+            a = self.album
+            made: Tensor = cut(
+                a.words, a.offsets, a.sizes, image, piece, corner, flip, tint, side, depth
+            )
+            return made[..., :3]
         pieces = cut_batch(self.album, image, piece, corner, flip, tint, side=side)
         return pieces.view(-1, side, side, 3).byte()
 
@@ -170,7 +182,7 @@ class Heads(nn.Module):
         self.none = nn.Parameter(torch.zeros(2, d_model))
         self.cell = nn.Linear(d_model, cells)
 
-    def forward(self, pooled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, pooled: Tensor, padded: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """(batch, slots, d) -> two (batch, slots, slots + 1) and one (batch, slots, cells)."""
         found = []
         for linear, none in zip((self.right, self.below), self.none, strict=True):
@@ -181,12 +193,19 @@ class Heads(nn.Module):
             key = F.pad(torch.cat([key, none], 1), (0, 0, 0, -answers % 8))
             scores = query @ key.transpose(1, 2) / key.shape[-1] ** 0.5
             found.append(scores[..., :answers])
-        return found[0], found[1], _in_dtype(self.cell, pooled)
+        return found[0], found[1], _in_dtype(self.cell, pooled, padded)
 
 
-def _in_dtype(linear: nn.Linear, x: Tensor) -> Tensor:
-    """Apply a layer in the dtype of x, its weights staying in float32."""
-    return F.linear(x, linear.weight.to(x.dtype), linear.bias.to(x.dtype))
+def _in_dtype(linear: nn.Linear, x: Tensor, padded: bool = False) -> Tensor:
+    """Apply a layer in the dtype of x, its weights staying in float32.
+
+    Padded: with empty rows up to a multiple of 8, whose answers are cut off again.
+    """
+    weight, bias = linear.weight.to(x.dtype), linear.bias.to(x.dtype)
+    if not padded:
+        return F.linear(x, weight, bias)
+    more = -len(bias) % 8
+    return F.linear(x, F.pad(weight, (0, 0, 0, more)), F.pad(bias, (0, more)))[..., : len(bias)]
 
 
 class Objective(nn.Module):
@@ -228,7 +247,8 @@ class Objective(nn.Module):
         if self.heads is None:
             return plain, torch.stack([plain.detach(), right, plain.detach() * 0])
         pooled = self.pool(states)
-        found = self.heads(pooled if self.tricks.heads16 else pooled.float())
+        pooled = pooled if self.tricks.heads16 else pooled.float()
+        found = self.heads(pooled, self.tricks.padded)
         answers = (batch["right"], batch["below"], batch["order"])
         share = (0.5, 0.5, 1.0)
         losses = [

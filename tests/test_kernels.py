@@ -35,25 +35,102 @@ k._attend_backward_kernel[(4, 1)](qkv, grad, back, sums, scale, **same)
 want, want_sums = k.attend_backward(qkv, grad, 2, causal)
 near(back, want)
 near(sums, want_sums)
+
+from puzlm import kernels_logsum as saved
+out, logs = torch.full((2, length, 64), 9.0), torch.full((2, 2, length), 9.0)
+saved._logsum_kernel[(4, triton.cdiv(length, same["ROWS"]))](qkv, out, logs, scale, **same)
+near(out, saved.attend_logsum(qkv, 2, causal)[0])
+near(logs, saved.attend_logsum(qkv, 2, causal)[1])
+for kernel, parts in ((saved._logsum_backward_kernel, 1),
+                      (saved._halves_backward_kernel, block // same["ROWS"])):
+    back, sums = torch.full_like(qkv, 9.0), torch.full((2, parts, 192), 9.0)
+    kernel[(4, parts)](qkv, out, logs, grad, back, sums, scale, **same)
+    near(back, want)
+    near(sums.sum(1), want_sums)
 """
 OTHERS = """
 h, grad = torch.randn(7, 64), torch.randn(7, 64)
 none = torch.empty(0)
-out = torch.full_like(h, 9.0)
-k._gelu_kernel[(3,)](h, out, none, none, 7, WIDTH=64, FP8=False)
-near(out, torch.nn.functional.gelu(h))
-back, sums = torch.full_like(h, 9.0), torch.full((3, 64), 9.0)
-k._gelu_backward_kernel[(3,)](grad, h, back, sums, none, none, 7, WIDTH=64, FP8=False)
-want = k.gelu_backward(grad, h, False)[0]
-near(back, want)
-near(sums.sum(0), want.sum(0))
+for lines in (1, 2):
+    out = torch.full_like(h, 9.0)
+    k._gelu_kernel[(3,)](h, out, none, none, 7, WIDTH=64, FP8=False, LINES=lines, STAGES=2)
+    near(out, torch.nn.functional.gelu(h))
+    back, sums = torch.full_like(h, 9.0), torch.full((3, 64), 9.0)
+    k._gelu_backward_kernel[(3,)](grad, h, back, sums, none, none, 7, WIDTH=64, FP8=False,
+                                  LINES=lines, STAGES=2)
+    want = k.gelu_backward(grad, h, False)[0]
+    near(back, want)
+    near(sums.sum(0), want.sum(0))
 
+from puzlm import kernels_nearest as k
 x, c = torch.randn(50, 96), torch.randn(300, 96)  # the interpreter knows no bfloat16
 half = (c**2).sum(1) / 2
 found = torch.full((50,), -1)
 k._nearest_kernel[(triton.cdiv(50, 32),)](x, c, half, found, 50, 300, DEPTH=96, ROWS=32, COLUMNS=64,
                                          STEP=64)
 assert torch.equal(found, k.nearest(x, c, half))
+"""
+CUT = """
+import numpy as np
+from puzlm import kernels_cut as k
+from puzlm.corpus import Album, CutSettings, draw_batch
+side, depth, rows, columns = {side}, {depth}, {rows}, {columns}
+rng = np.random.default_rng(0)
+album = Album.of([rng.integers(0, 256, (*s, 3), np.uint8) for s in {sizes}]).with_words()
+settings = CutSettings("1x2", gap_share=0.5, jitter=0.5, colour=1.0, min_crop=0.5)
+draw = draw_batch(album.sizes.numpy(), 3, settings, (0,))
+assert draw.flip.any() and not draw.flip.all()
+drawn = [torch.from_numpy(np.ascontiguousarray(a)) for a in vars(draw).values()][:5]
+parts = [album.words, album.offsets, album.sizes, *drawn]
+out = torch.full((6, side, side, 4), 7, dtype=torch.uint8)
+tiles = triton.cdiv(side, rows) * triton.cdiv(side, columns)
+k._cut_kernel[(6, tiles)](*parts, out.view(torch.int32), CELLS=2, SIDE=side, DEPTH=depth,
+                          ROWS=rows, COLUMNS=columns)
+assert torch.equal(out, k.cut(*parts, side, depth))
+"""
+EMBEDDING = """
+from puzlm import kernels_embedding as k
+for count, repeat, rows, width in ((300, 1, 40, 96), (130, 3, 400, 40), (5, 1, 9, 64)):
+    ids = torch.randint(0, rows, (count, repeat))
+    ids[::3] = 7
+    grad = torch.randn(count, width)
+    kept, order = ids.flatten().to(torch.int32).sort(stable=True)
+    starts = torch.searchsorted(kept, torch.arange(rows + 1, dtype=torch.int32))
+    programs = triton.cdiv(len(kept), 16)
+    out, parts = torch.full((rows, width), 9.0), torch.full((programs, 2, width), float("nan"))
+    k._runs_kernel[(programs, triton.cdiv(width, 64))](
+        kept, order, grad, out, parts, len(kept), REPEAT=repeat, WIDTH=width, ROWS=16, COLUMNS=64)
+    k._join_kernel[(rows,)](starts, parts, out, 0, WIDTH=width, ROWS=16,
+                            COLUMNS=triton.next_power_of_2(width), STEP=4)
+    near(out, k.embedding_backward(ids, grad, rows, 0))
+"""
+PRODUCTS = """
+from puzlm import kernels_products as k
+x, w, b = torch.randn(37, 64), torch.randn(96, 64), torch.randn(96)
+h, g = torch.full((37, 96), 9.0), torch.full((37, 96), 9.0)
+way = dict(N=96, K=64, ROWS=16, COLUMNS=32, STEP=32)
+k._gelu_product_kernel[(9,)](x, w, b, h, g, 37, **way)
+near(h, k.gelu_product(x, w, b)[0])
+near(g, k.gelu_product(x, w, b)[1])
+w, grad = torch.randn(64, 96), torch.randn(37, 64)
+out, sums = torch.full((37, 96), 9.0), torch.full((3, 96), 9.0)
+k._slope_product_kernel[(9,)](grad, w, h, out, sums, 37, **way)
+near(out, k.slope_product(grad, w, h)[0])
+near(sums.sum(0), out.sum(0))
+"""
+CROSS = """
+from puzlm import kernels_cross as k
+q, states, grad = torch.randn(2, 10, 64) / 8, torch.randn(2, 21, 64), torch.randn(2, 10, 64)
+way = dict(COUNT=10, LENGTH=21, WIDTH=64, QUERIES=16, TOKENS=32, STEP=32)
+out, shares = torch.full_like(q, 9.0), torch.full((2, 10, 32), 9.0)
+k._cross_kernel[(2,)](q, states, out, shares, **way)
+near(out, k.cross(q, states)[0])
+near(shares, k.cross(q, states)[1])
+dq, ds = torch.full_like(q, 9.0), torch.full_like(states, 9.0)
+k._cross_backward_kernel[(2,)](q, states, shares, grad, dq, ds, **way)
+want = k.cross_backward(q, states, shares, grad)
+near(dq, want[0])
+near(ds, want[1])
 """
 
 
@@ -78,3 +155,30 @@ def test_attention(length, causal, rows):
 
 def test_gelu_and_nearest_centroid():
     interpreted(OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("side", "depth", "tile", "sizes"),
+    [
+        (16, 0, (8, 16), ((12, 20), (13, 31))),  # two taps a side
+        (12, 4, (4, 4), ((40, 50), (30, 64))),  # shrunk: four; a tile that nobody reads
+        (10, 3, (4, 8), ((19, 9), (8, 33))),  # tiles beyond the side
+    ],
+)
+def test_cut(side, depth, tile, sizes):
+    """Not one grey level is another."""
+    interpreted(CUT.format(side=side, depth=depth, rows=tile[0], columns=tile[1], sizes=sizes))
+
+
+def test_gradient_of_embeddings():
+    """Runs within a program's rows, longer ones, ids that do not occur, several a position."""
+    interpreted(EMBEDDING)
+
+
+def test_gelu_inside_products():
+    """More rows than tiles hold, and as many columns."""
+    interpreted(PRODUCTS)
+
+
+def test_cross_attention():
+    interpreted(CROSS)

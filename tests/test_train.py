@@ -12,15 +12,16 @@ from puzlm.bench_parts import WideBook
 from puzlm.bigram import SideModel, batches_of, fit, side_symbols
 from puzlm.corpus import Album, cut_batch, draw_batch
 from puzlm.errors import ModelError, SettingsError
-from puzlm.fast import SplitBook, Tricks
 from puzlm.metrics import perfect
 from puzlm.puzzle import Puzzle, cut
 from puzlm.settings import Recipe
 from puzlm.solver import Solver
+from puzlm.split_book import SplitBook
 from puzlm.starts import build_model
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.tokens import write_tokens
 from puzlm.train import Objective, Pages, fit_tokenizer, train
+from puzlm.tricks import Tricks
 
 
 def test_tiny_model_overfits_32_real_puzzles(folder, tmp_path):
@@ -73,19 +74,25 @@ def test_one_fast_step_is_one_plain_step(folder, tmp_path):
         assert torch.allclose(grads_a[name], grad, atol=1e-5, rtol=1e-3), name
 
 
-@pytest.mark.parametrize("fp8", ["", "fc"])
-def test_one_step_with_all_tricks_is_one_plain_step(folder, fp8):
+@pytest.mark.parametrize(
+    ("fp8", "attention", "gelu"),
+    [("", "kernel", "kernel"), ("fc", "kernel", "kernel"), ("", "halves", "product")],
+)
+def test_one_step_with_all_tricks_is_one_plain_step(folder, fp8, attention, gelu):
     """From the pixels on, in one graph: within rounding, in 8 bits within 2 %."""
     recipe = recipe_of(folder)
     album = Album.read([folder])
     tokenizer = PieceTokenizer(recipe.tokenizer).fit(_images(folder), max_iter=3)
     tricks = Tricks(
         tokens="split",
-        words=True,
+        cut=True,
+        padded=True,
+        embedding=True,
         aligned=True,
         heads16=True,
-        gelu="kernel",
-        attention="kernel",
+        cross=attention == "halves",
+        gelu=gelu,
+        attention=attention,
         fp8=fp8,
     )
     objective = Objective(build_model(recipe, tokenizer), tokenizer, 4, 0.5)

@@ -1,0 +1,76 @@
+"""What a training step may do differently, each with its own switch: to be measured, taken back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from puzlm.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class Tricks:
+    """What a training step may do differently; the defaults are the plain ways."""
+
+    tokens: str = "float32"
+    """Products of the tokenizer: 'float32', 'split' (three bfloat16 terms a factor, sums in
+    float32, arg-max in the same kernel) or 'bfloat16' (one term)."""
+    words: bool = False
+    """Pixels of four bytes beside those of three: the cut reads a third as often."""
+    cut: bool = False
+    """The cut in a kernel of its own (kernels_cut.cut, from pixels of four bytes): the same grey
+    levels; what the tokenizer does not read of a piece is not cut."""
+    aligned: bool = False
+    """Cross-attention scores as tokens x queries: rows of 72 numbers lie on 16 bytes, rows of 116
+    do not, and the matrix units need that."""
+    padded: bool = False
+    """Cross-attention's backward pass written out, so that none of its products has rows of 116
+    numbers and the second adds to what the first wrote; the cells' head padded to 8 rows."""
+    cross: bool = False
+    """Cross-attention in kernels of its own (kernels_cross; up to 128 tokens and queries)."""
+    gathered: bool = False
+    """With blocks: the gradients of the encoder states, one from each reader, are added up in one
+    pass instead of one after the other."""
+    embedding: bool = False
+    """The gradient of the embeddings from sorted ids, without atomic additions."""
+    heads16: bool = False
+    """The training-only heads in the dtype of the activations instead of float32."""
+    gelu: str = "library"
+    """'library'; 'shared': one exponential gives the error function (within 2e-7) and, in the
+    backward pass, the density beside it; 'kernel': the same in kernels of its own, which also round
+    to 8 bits and sum up the gradient of the bias; 'product': inside the products before it, except
+    in 8 bits (kernels_products)."""
+    attention: str = "library"
+    """'library' (torch chooses), or up to 128 tokens 'kernel' (kernels.attend), 'logsum' (its sums
+    kept for the backward pass) or 'halves' (so, and with half the tokens a program)."""
+    fp8: str = ""
+    """Encoder products in 8 bits, scaled row by row: '', 'fc' (feed-forward both ways and the
+    forward pass of qkv: where the rounding costs no extra pass), or 'all'."""
+    blocks: bool = False
+    """Layers compiled one by one: all layers of a stack share their code, so the compiler works
+    half as long; the launches this costs are free in a graph."""
+    graph: bool = False
+    """The whole step as one CUDA graph."""
+
+    def __post_init__(self) -> None:
+        allowed: dict[str, tuple[str, ...]] = {
+            "tokens": ("float32", "split", "bfloat16"),
+            "gelu": ("library", "shared", "kernel", "product"),
+            "attention": ("library", "kernel", "logsum", "halves"),
+            "fp8": ("", "fc", "all"),
+        }
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise SettingsError(f"trick {name} '{getattr(self, name)}': one of {values}")
+
+
+PLAIN = Tricks()
+# What the fast loop trains with: measured faster, and the same within rounding (docs/speed.md).
+PROVEN = Tricks(
+    tokens="split",
+    aligned=True,
+    heads16=True,
+    gelu="kernel",
+    attention="kernel",
+    blocks=True,
+    graph=True,
+)
