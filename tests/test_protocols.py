@@ -88,13 +88,15 @@ def test_small_image_scales_the_geometry():
 def test_every_size_gives_whole_equal_pieces(protocol):
     for side in [*range(100, 131), 199, 255, 264, 288, 397, 398, 501]:
         _, where, scale = prepare(protocol, image := np.zeros((side, side + 9, 3), np.uint8))
-        low = where.origin[0] + (0 if protocol.jitter else where.slack[0] // 2)
-        count = where.grid[0]
         reach = where.cell[0] if protocol.jitter else where.piece[0] + where.slack[0] // 2
-        high = where.origin[0] + (count - 1) * where.cell[0] + reach
-        assert low >= 0 and high <= round(scale * protocol.size), side
+        whole = round(scale * protocol.size)
+        for origin, count in zip(where.origin, where.grid, strict=True):
+            low = origin + (0 if protocol.jitter else where.slack[0] // 2)
+            high = origin + (count - 1) * where.cell[0] + reach
+            assert low >= 0 and high <= whole, side
+            assert abs(low - (whole - high)) <= 1 or protocol.jitter  # in the middle
         puzzle = make_puzzle(protocol, image, 0)
-        assert len(puzzle.pieces) == count**2 - protocol.missing
+        assert len(puzzle.pieces) == where.grid[0] * where.grid[1] - protocol.missing
         assert (scale < 1) == (side < protocol.resize)
 
 
