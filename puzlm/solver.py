@@ -44,7 +44,6 @@ from puzlm.tokenizer import PieceTokenizer
 SOLVERS = ("auto", "seq2seq", "symbols", "vision", "vision-pairs", "bigram", "classic", "random")
 BATCH = {"valid": 64, "greedy": 64, "beam": 16, "assign": 16}  # puzzles read at once
 VIEWED = 16  # puzzles that the ViT looks at together
-LONGEST_ROW = 3  # pieces of a single row that it can tell apart: docs/runs/grids-rows-val.txt
 
 
 class Solver:
@@ -317,22 +316,13 @@ class Solver:
         """The ViT, if it can tell of such a puzzle: its cells, or for `auto` its neighbours."""
         if len(puzzle.pieces) > puzzle.cells or self.vision is None:
             return None
-        known = grid_name(puzzle.grid) in self.vision.settings.grids
-        near = self.solver == "auto" and puzzle.cells <= SMALL_GRID and self._compares(puzzle)
-        return self.vision if known or near else None
-
-    def _compares(self, puzzle: Puzzle) -> bool:
-        """Whether the ViT knows what lies beside what on a grid whose cells it does not know.
-
-        One that has learned several grids does, but for rows of many pieces: nothing tells it that
-        there is but one.
-        """
-        several = self.vision is not None and len(self.vision.settings.grids) > 1
-        return several and (min(puzzle.grid) > 1 or puzzle.cells <= LONGEST_ROW)
+        knows = self.vision.settings
+        near = self.solver == "auto" and puzzle.cells <= SMALL_GRID and knows.compares(puzzle.grid)
+        return self.vision if near or grid_name(puzzle.grid) in knows.grids else None
 
     def neighbours(self, puzzle: Puzzle) -> tuple[Floats, Floats] | None:
         """What the ViT says of neighbours on a grid of any size; None if it cannot."""
-        if not self._compares(puzzle):
+        if self.vision is None or not self.vision.settings.compares(puzzle.grid):
             return None
         _, right, below = self._look([puzzle], [0])[0]
         return right, below

@@ -12,6 +12,7 @@ from puzlm.saved import read_settings as read_settings
 from puzlm.sections import at_least
 
 RARE = -14.0  # a millionth, as a log
+LONGEST_ROW = 3  # pieces of a single row that a ViT tells apart: docs/runs/grids-rows-val.txt
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,14 @@ class VisionSettings:
         at_least(1, self, "vision", "side", "patch", "layers", "d_model", "heads", "feed_forward")
         _divides(self.side, self.patch, "vision.side")
         _divides(self.d_model, self.heads, "vision.d_model")
+
+    def compares(self, grid: tuple[int, int]) -> bool:
+        """Whether it knows what lies beside what on a grid whose cells it does not know.
+
+        A ViT of several grids does, but for rows of many pieces: nothing tells it that there is
+        but one.
+        """
+        return len(self.grids) > 1 and (min(grid) > 1 or max(grid) <= LONGEST_ROW)
 
 
 @dataclass(frozen=True)

@@ -190,8 +190,8 @@ class _Objective(nn.Module):
 class Placing(_Objective):
     """Cross-entropy on the cell of every piece, plus those on its neighbours.
 
-    On a grid without an output neighbours are all there is to learn, and what is right of a piece
-    stands for its cell.
+    On a grid without an output neighbours are all there is to learn: their loss stands for that of
+    the cells, and what is right of a piece for its cell.
     """
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -203,16 +203,14 @@ class Placing(_Objective):
         absent = torch.full_like(own, len(own))
         lies_right = torch.where(own % columns < columns - 1, own + 1, absent)
         lies_below = torch.where(own < len(own) - columns, own + columns, absent)
-        answers = own.expand_as(here)
+        near = [_where_there(lies, here) for lies in (lies_right, lies_below)]
+        extra = 0.5 * (_mean(right, near[0], here) + _mean(below, near[1], here))
         if cells is None:
-            cells, answers = right, _where_there(lies_right, here)
-        plain = _mean(cells, answers, here)
-        extra = sum(
-            _mean(x, _where_there(y, here), here)
-            for x, y in ((right, lies_right), (below, lies_below))
-        )
-        good = ((cells.argmax(-1) == answers) & here).sum() / here.sum()
-        extra = 0.5 * torch.as_tensor(extra)
+            plain, first, answers = extra, right, near[0]
+        else:
+            first, answers = cells, own.expand_as(here)
+            plain = _mean(cells, answers, here)
+        good = ((first.argmax(-1) == answers) & here).sum() / here.sum()
         return plain + self.weight * extra, torch.stack([plain.detach(), good, extra.detach()])
 
 
