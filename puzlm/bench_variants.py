@@ -59,12 +59,12 @@ def _variants() -> dict[str, Variant]:
         ("gelu", "exact GELU from one exponential, in a kernel of its own", {"gelu": "kernel"}),
         ("attention", "own attention kernel, nothing permuted", {"attention": "kernel"}),
         ("cut", "the cut in a kernel of its own, of the pixels that are read", {"cut": True}),
-        ("embedding", "the embeddings' gradient from sorted ids", {"embedding": True}),
         (
             "padded",
             "cross-attention's backward pass on rows of 16 bytes, gradients of states in one sum",
             {"padded": True, "gathered": True},
         ),
+        ("logsum", "attention keeps its sums for its backward pass", {"attention": "logsum"}),
         ("batch", "2,048 puzzles a step", {}),
         ("fp8", "feed-forward and qkv in 8 bits", {"fp8": "fc"}),
     ):
@@ -81,11 +81,6 @@ EXTRA = {
     ),
     "cross": Variant(
         "as batch, own cross-attention kernels", replace(VARIANTS["batch"].tricks, cross=True), 2048
-    ),
-    "logsum": Variant(
-        "as batch, sums of attention kept for its backward pass",
-        replace(VARIANTS["batch"].tricks, attention="logsum"),
-        2048,
     ),
     "halves": Variant(
         "as logsum, half the tokens a program",

@@ -125,7 +125,7 @@ if importlib.util.find_spec("triton") is not None:
         return (mixed + 12582912.0 - 12582912.0).to(tl.int32)
 
 
-WAY = (8, 32, 4)
+WAY = (16, 32, 4)
 """Rows and columns of a tile, and warps; others are worth a try (bench_parts.ways)."""
 
 

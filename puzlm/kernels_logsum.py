@@ -163,7 +163,7 @@ if importlib.util.find_spec("triton") is not None:
         tl.store(line + 2 * d, tl.sum(dv, 0))
 
 
-WAYS = {"attend": (128, 8, 0), "logsum": (32, 8, 128), "halves": (64, 4, 168)}
+WAYS = {"attend": (128, 8, 0), "logsum": (32, 4, 0), "halves": (64, 4, 168)}
 """Rows of queries a pass (of tokens a program: halves), warps, and registers a thread at most (0:
 the compiler's choice)."""
 
