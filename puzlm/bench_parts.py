@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from puzlm import fast, kernels, kernels_cross, kernels_cut, kernels_logsum, kernels_products
+from puzlm import fast, kernels, kernels_cut, kernels_logsum
 from puzlm.bench_training import matrix_rate, median, noise
 from puzlm.corpus import Album, CutSettings, draw_batch
 from puzlm.errors import SettingsError, nearest
@@ -91,10 +91,7 @@ def ways(text: str, device: str) -> dict[str, Any]:
     cuda: dict[str, Any] = {"device": device, "dtype": torch.bfloat16}
     qkv, grad = torch.randn(1024, 116, 1536, **cuda), torch.randn(1024, 116, 512, **cuda)
     mixed, logs = kernels_logsum.attend_logsum(qkv, 8, False)
-    q, states = torch.randn(1024, 72, 512, **cuda) * 0.04, torch.randn(1024, 116, 512, **cuda)
-    shares = kernels_cross.cross(q, states)[1]
-    h, up = torch.randn(118_784, 2048, **cuda), torch.randn(2048, 512, **cuda)
-    bias, down, flat = torch.randn(2048, **cuda), up.t().contiguous(), grad.flatten(0, 1)
+    h = torch.randn(118_784, 2048, **cuda)
     album = Album.of(noise(64), device).with_words()
     draw = draw_batch(album.sizes.cpu().numpy(), 1024, CutSettings(), (0,))
     drawn = [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in vars(draw).values()]
@@ -115,22 +112,6 @@ def ways(text: str, device: str) -> dict[str, Any]:
             "gelu_backward",
             lambda: kernels.gelu_backward(h, h, False),
         ),
-        "gelu_product": (
-            vars(kernels_products),
-            "WAY",
-            lambda: kernels_products.gelu_product(flat, up, bias),
-        ),
-        "slope_product": (
-            vars(kernels_products),
-            "WAY",
-            lambda: kernels_products.slope_product(flat, down, h),
-        ),
-        "cross": (kernels_cross.WAYS, "cross", lambda: kernels_cross.cross(q, states)),
-        "cross_backward": (
-            kernels_cross.WAYS,
-            "cross_backward",
-            lambda: kernels_cross.cross_backward(q, states, shares, q),
-        ),
         "cut": (vars(kernels_cut), "WAY", lambda: kernels_cut.cut(*sources, *drawn[:5], 96, 24)),
     }
 
@@ -150,11 +131,10 @@ def ways(text: str, device: str) -> dict[str, Any]:
     return found
 
 
-PRODUCT = ((128, 128, 64, 8, 3), (128, 256, 64, 8, 3), (128, 128, 64, 4, 4), (256, 128, 64, 8, 3))
 WAYS: dict[str, tuple[Any, ...]] = {  # the first is the one in use
     "attend": ((128, 8, 0), (64, 4, 0)),
     "attend_backward": ((32, 8, 128), (64, 8, 128), (32, 4, 0)),
-    "logsum": ((32, 8, 128), (64, 8, 0), (64, 8, 168), (32, 4, 0), (128, 8, 0)),
+    "logsum": ((32, 4, 0), (32, 8, 128), (64, 8, 0), (64, 8, 168), (128, 8, 0)),
     "halves": ((64, 4, 168), (64, 4, 0), (64, 4, 128), (64, 8, 0), (32, 4, 0)),
     "gelu": (
         (1, 8, 1, 1056, 0),
@@ -170,11 +150,7 @@ WAYS: dict[str, tuple[Any, ...]] = {  # the first is the one in use
         (2, 8, 1, 528, 0),
         (1, 8, 2, 1056, 32),
     ),
-    "gelu_product": PRODUCT,
-    "slope_product": PRODUCT,
-    "cross": ((64, 8, 2), (64, 8, 3), (64, 4, 2), (64, 8, 1), (128, 8, 2)),
-    "cross_backward": ((64, 8, 2), (64, 8, 1), (32, 8, 2), (32, 8, 1), (64, 4, 2)),
-    "cut": ((8, 32, 4), (8, 32, 2), (16, 32, 4), (16, 32, 8), (8, 64, 8)),
+    "cut": ((16, 32, 4), (8, 32, 4), (8, 32, 2), (16, 32, 8), (8, 64, 8)),
 }
 
 

@@ -64,7 +64,7 @@ class Pages:
             self.tokenizer.codebooks_ = [SplitBook(book, tricks.tokens) for book in books]
         self.grid: Grid = parse_grid(recipe.cut.grid)
         self.album = album
-        if album is not None and (tricks.words or tricks.cut):
+        if album is not None and tricks.cut:
             self.album = album.with_words()
         self.cut_by_kernel = tricks.cut
         self.tokens: TokenFiles | None = None

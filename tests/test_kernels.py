@@ -88,50 +88,6 @@ k._cut_kernel[(6, tiles)](*parts, out.view(torch.int32), CELLS=2, SIDE=side, DEP
                           ROWS=rows, COLUMNS=columns)
 assert torch.equal(out, k.cut(*parts, side, depth))
 """
-EMBEDDING = """
-from puzlm import kernels_embedding as k
-for count, repeat, rows, width in ((300, 1, 40, 96), (130, 3, 400, 40), (5, 1, 9, 64)):
-    ids = torch.randint(0, rows, (count, repeat))
-    ids[::3] = 7
-    grad = torch.randn(count, width)
-    kept, order = ids.flatten().to(torch.int32).sort(stable=True)
-    starts = torch.searchsorted(kept, torch.arange(rows + 1, dtype=torch.int32))
-    programs = triton.cdiv(len(kept), 16)
-    out, parts = torch.full((rows, width), 9.0), torch.full((programs, 2, width), float("nan"))
-    k._runs_kernel[(programs, triton.cdiv(width, 64))](
-        kept, order, grad, out, parts, len(kept), REPEAT=repeat, WIDTH=width, ROWS=16, COLUMNS=64)
-    k._join_kernel[(rows,)](starts, parts, out, 0, WIDTH=width, ROWS=16,
-                            COLUMNS=triton.next_power_of_2(width), STEP=4)
-    near(out, k.embedding_backward(ids, grad, rows, 0))
-"""
-PRODUCTS = """
-from puzlm import kernels_products as k
-x, w, b = torch.randn(37, 64), torch.randn(96, 64), torch.randn(96)
-h, g = torch.full((37, 96), 9.0), torch.full((37, 96), 9.0)
-way = dict(N=96, K=64, ROWS=16, COLUMNS=32, STEP=32)
-k._gelu_product_kernel[(9,)](x, w, b, h, g, 37, **way)
-near(h, k.gelu_product(x, w, b)[0])
-near(g, k.gelu_product(x, w, b)[1])
-w, grad = torch.randn(64, 96), torch.randn(37, 64)
-out, sums = torch.full((37, 96), 9.0), torch.full((3, 96), 9.0)
-k._slope_product_kernel[(9,)](grad, w, h, out, sums, 37, **way)
-near(out, k.slope_product(grad, w, h)[0])
-near(sums.sum(0), out.sum(0))
-"""
-CROSS = """
-from puzlm import kernels_cross as k
-q, states, grad = torch.randn(2, 10, 64) / 8, torch.randn(2, 21, 64), torch.randn(2, 10, 64)
-way = dict(COUNT=10, LENGTH=21, WIDTH=64, QUERIES=16, TOKENS=32, STEP=32)
-out, shares = torch.full_like(q, 9.0), torch.full((2, 10, 32), 9.0)
-k._cross_kernel[(2,)](q, states, out, shares, **way)
-near(out, k.cross(q, states)[0])
-near(shares, k.cross(q, states)[1])
-dq, ds = torch.full_like(q, 9.0), torch.full_like(states, 9.0)
-k._cross_backward_kernel[(2,)](q, states, shares, grad, dq, ds, **way)
-want = k.cross_backward(q, states, shares, grad)
-near(dq, want[0])
-near(ds, want[1])
-"""
 
 
 def interpreted(text):
@@ -168,17 +124,3 @@ def test_gelu_and_nearest_centroid():
 def test_cut(side, depth, tile, sizes):
     """Not one grey level is another."""
     interpreted(CUT.format(side=side, depth=depth, rows=tile[0], columns=tile[1], sizes=sizes))
-
-
-def test_gradient_of_embeddings():
-    """Runs within a program's rows, longer ones, ids that do not occur, several a position."""
-    interpreted(EMBEDDING)
-
-
-def test_gelu_inside_products():
-    """More rows than tiles hold, and as many columns."""
-    interpreted(PRODUCTS)
-
-
-def test_cross_attention():
-    interpreted(CROSS)

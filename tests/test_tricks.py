@@ -8,16 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puzlm import (
-    fast,
-    kernels,
-    kernels_cross,
-    kernels_cut,
-    kernels_embedding,
-    kernels_logsum,
-    kernels_products,
-)
-from puzlm.backbones import ModelSettings
+from puzlm import fast, kernels, kernels_cut, kernels_logsum
 from puzlm.bench_checks import usable
 from puzlm.bench_parts import WAYS, ways
 from puzlm.bench_variants import EXTRA, VARIANTS
@@ -82,29 +73,18 @@ def test_the_cut_of_the_kernel_is_the_cut(seed, side, depth):
     assert torch.equal(got[..., :3].float(), want * seen) and not got[..., 3].any()
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 3), st.integers(1, 20))
-def test_gradient_of_embeddings_is_the_librarys(seed, count, repeat, rows):
-    torch.manual_seed(seed)
-    table = torch.randn(rows, 5, requires_grad=True)
-    ids, grad = torch.randint(0, rows, (count, repeat)), torch.randn(count, 5)
-    torch.nn.functional.embedding(ids, table, 0).sum(1).backward(grad)
-    got = kernels_embedding.embedding_backward(ids, grad, rows, 0)
-    assert torch.allclose(got, table.grad, atol=1e-5)
-
-
 def test_two_products():
     a, c = torch.randn(2, 3, 4, 5)
     b, d = torch.randn(2, 3, 5, 6)
-    got = kernels_products.two_products(a, b, c, d)
+    got = kernels.two_products(a, b, c, d)
     assert torch.allclose(got, a @ b + c @ d, atol=1e-5)
 
 
-EVERYTHING = Tricks(cut=True, embedding=True, padded=True)
+EVERYTHING = Tricks(cut=True, padded=True)
 OTHERS = [
-    Tricks(attention="logsum", gelu="product"),
+    Tricks(attention="logsum", gelu="kernel"),
     Tricks(attention="halves", gelu="kernel", fp8="fc", tokens="split"),
-    Tricks(attention="kernel", cross=True),
+    Tricks(attention="kernel"),
 ]
 
 
@@ -127,9 +107,6 @@ def test_wrong_sums_of_readers_are_noticed(monkeypatch):
     [
         (Tricks(attention="logsum"), kernels_logsum, "attend_logsum_backward"),
         (Tricks(attention="halves"), kernels_logsum, "attend_logsum_backward"),
-        (Tricks(gelu="product"), kernels_products, "slope_product"),
-        (Tricks(gelu="product"), kernels_products, "gelu_product"),
-        (Tricks(cross=True), kernels_cross, "cross_backward"),
     ],
 )
 def test_a_wrong_second_result_is_noticed(tricks, module, name, monkeypatch):
@@ -145,31 +122,11 @@ def test_a_wrong_second_result_is_noticed(tricks, module, name, monkeypatch):
     assert why == "wrong answers"
 
 
-def test_gelu_inside_products_is_what_small_models_are_tested_with(tokenizer):
-    tiny = ModelSettings.of_size("bart", "tiny", tokenizer)
-    assert kernels_products.suits(tiny.feed_forward, tiny.d_model)
-    assert not kernels_products.suits(tiny.feed_forward + 1, tiny.d_model)
-    torch.manual_seed(0)
-    x, up, down = torch.randn(5, 64), torch.randn(128, 64), torch.randn(64, 128)
-    bias, grad = torch.randn(128), torch.randn(5, 64)
-    h = (x @ up.T + bias).requires_grad_()
-    want = torch.nn.functional.gelu(h)
-    back = torch.autograd.grad(want @ down.T, h, grad)[0]
-    got, (found, sums) = (
-        kernels_products.gelu_product(x, up, bias),
-        kernels_products.slope_product(grad, down, h.detach()),
-    )
-    assert torch.allclose(got[0], h, atol=1e-5) and torch.allclose(got[1], want, atol=1e-5)
-    assert torch.allclose(found, back, atol=1e-4)
-    assert torch.allclose(sums.sum(0), back.sum(0), atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("trick", "module", "name"),
     [
         ("cut", kernels_cut, "cut"),
-        ("embedding", kernels_embedding, "embedding_backward"),
-        ("padded", kernels_products, "two_products"),
+        ("padded", kernels, "two_products"),
     ],
 )
 def test_a_kernel_that_is_wrong_or_fails_is_dropped_and_said(trick, module, name, monkeypatch):
@@ -186,13 +143,13 @@ def test_a_kernel_that_is_wrong_or_fails_is_dropped_and_said(trick, module, name
         monkeypatch.setattr(module, name, bad)
         kept, dropped = usable(EVERYTHING, "cpu")
         assert dropped == {trick: why} and not getattr(kept, trick)
-        assert sum(vars(kept)[other] for other in ("cut", "embedding", "padded")) == 2
+        assert kept.cut != kept.padded
 
 
 def test_nothing_unmeasured_is_trained_with():
     """docs/speed.md has rows up to `attention` for what the fast loop does."""
     assert VARIANTS["attention"].tricks == PROVEN
-    for name in ("cut", "embedding", "padded", "gathered", "words", "cross"):
+    for name in ("cut", "padded", "gathered"):
         assert getattr(PROVEN, name) is False
     assert not set(VARIANTS) & set(EXTRA)
 
@@ -205,9 +162,7 @@ def test_ways_are_those_of_kernels_that_there_are():
     tables = {
         **kernels.WAYS,
         **kernels_logsum.WAYS,
-        **kernels_cross.WAYS,
         **kernels.GELU,
         "cut": kernels_cut.WAY,
     }
-    tables |= dict.fromkeys(("gelu_product", "slope_product"), kernels_products.WAY)
     assert {name: first for name, (first, *_) in WAYS.items()} == tables
