@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puzlm import fast, kernels, kernels_cut, kernels_logsum, kernels_nearest
+from puzlm import fast, kernels, kernels_cut, kernels_nearest
 from puzlm.corpus import Album, CutSettings, draw_batch
 from puzlm.tricks import Tricks
 
@@ -23,7 +23,7 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
         "cut": (lambda: cut(device), False),
         "padded": (lambda: padded(device, dtype), False),
         "gathered": (lambda: gathered(device, dtype), False),
-        "attention": (lambda: attention(device, dtype, tricks.attention), "library"),
+        "attention": (lambda: attention(device, dtype), "library"),
         "tokens": (lambda: tokens(device), "float32"),
         "fp8": (lambda: fp8(device, dtype), ""),
         "gelu": (lambda: gelu(device, dtype, bool(tricks.fp8)), "shared"),
@@ -85,22 +85,16 @@ def gathered(device: str, dtype: torch.dtype) -> bool:
     return _off(got, torch.stack(factors).float().sum(0)) < 0.01
 
 
-def attention(device: str, dtype: torch.dtype, way: str) -> bool:
+def attention(device: str, dtype: torch.dtype) -> bool:
     """Values, gradients and their sums, with and without a mask."""
     for length, causal in ((116, False), (9, True)):
         qkv = torch.randn(4, length, 1536, device=device, dtype=dtype, requires_grad=True)
         grad = torch.randn(4, length, 512, device=device, dtype=dtype)
-        want = fast.mix(qkv, 8, causal, "library")
+        want = fast.mix(qkv, 8, causal)
         back = torch.autograd.grad(want, qkv, grad)[0]
         plain = qkv.detach()
-        if way == "kernel":
-            got = kernels.attend(plain, 8, causal)
-            found, sums = kernels.attend_backward(plain, grad, 8, causal)
-        else:
-            got, logs = kernels_logsum.attend_logsum(plain, 8, causal)
-            found, sums = kernels_logsum.attend_logsum_backward(
-                plain, got, logs, grad, 8, causal, way
-            )
+        got, logs = kernels.attend(plain, 8, causal)
+        found, sums = kernels.attend_backward(plain, got, logs, grad, 8, causal)
         whole = found.float().sum((0, 1))
         for a, b in ((got, want), (found, back), (sums.sum(0), whole)):
             if float((a - b).detach().abs().max()) > 0.03 * float(b.detach().abs().max()):

@@ -64,7 +64,6 @@ def _variants() -> dict[str, Variant]:
             "cross-attention's backward pass on rows of 16 bytes, gradients of states in one sum",
             {"padded": True, "gathered": True},
         ),
-        ("logsum", "attention keeps its sums for its backward pass", {"attention": "logsum"}),
         ("batch", "2,048 puzzles a step", {}),
         ("fp8", "feed-forward and qkv in 8 bits", {"fp8": "fc"}),
     ):

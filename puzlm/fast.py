@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from puzlm import kernels
-from puzlm.kernels_logsum import attend_logsum, attend_logsum_backward
 from puzlm.tokenizer import PAD
 from puzlm.tricks import PLAIN, Tricks
 
@@ -109,23 +108,20 @@ def _self_attention(
     bias = torch.cat([w[f"{name}.{p}_proj.bias"] for p in "qkv"])
     everything = encoder and tricks.fp8 == "all"
     if tricks.attention != "library" and kernels.suits(x.shape[1], x.shape[2] // heads):
-        ways = (tricks.attention, encoder and tricks.fp8 != "", everything)
+        ways = (encoder and tricks.fp8 != "", everything)
         mixed: Tensor = _Attention.apply(x, weight, bias, heads, not encoder, *ways)  # type: ignore[no-untyped-call]
         return _linear(w, f"{name}.out_proj", mixed, everything)
     if encoder and tricks.fp8:
         qkv = _linear8(x, weight, bias, backward=everything)
     else:
         qkv = F.linear(x, weight, bias)
-    mixed = mix(qkv, heads, not encoder, "library")
+    mixed = mix(qkv, heads, not encoder)
     return _linear(w, f"{name}.out_proj", mixed, everything)
 
 
-def mix(qkv: Tensor, heads: int, causal: bool, attention: str) -> Tensor:
-    """Averages (batch, T, d) of the values, from qkv (batch, T, 3 d)."""
+def mix(qkv: Tensor, heads: int, causal: bool) -> Tensor:
+    """Averages (batch, T, d) of the values, from qkv (batch, T, 3 d), as the library makes them."""
     batch, length, width = qkv.shape
-    if attention == "kernel" and kernels.suits(length, width // 3 // heads):
-        mixed: Tensor = kernels.attend(qkv, heads, causal)
-        return mixed
     qkv = qkv.view(batch, length, 3, heads, width // 3 // heads)
     q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -281,33 +277,25 @@ class _Attention(torch.autograd.Function):
         bias: Tensor,
         heads: int,
         causal: bool,
-        way: str,
         fp8: bool,
         backward8: bool,
     ) -> Tensor:
         qkv = product(x.flatten(0, 1), weight, bias, fp8).view(*x.shape[:2], -1)
-        kept: list[Tensor] = []
-        if way == "kernel":
-            mixed: Tensor = kernels.attend(qkv, heads, causal)
-        else:
-            mixed, logs = attend_logsum(qkv, heads, causal)
-            kept = [mixed, logs]
-        ctx.save_for_backward(x, weight, qkv, *kept)
-        ctx.ways = (heads, causal, way, backward8)
+        mixed: Tensor
+        mixed, logs = kernels.attend(qkv, heads, causal)
+        ctx.save_for_backward(x, weight, qkv, mixed, logs)
+        ctx.ways = (heads, causal, backward8)
         return mixed
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, qkv, *kept = ctx.saved_tensors
-        heads, causal, way, backward8 = ctx.ways
-        if way == "kernel":
-            dqkv, sums = kernels.attend_backward(qkv, grad, heads, causal)
-        else:
-            dqkv, sums = attend_logsum_backward(qkv, *kept, grad, heads, causal, way)
+        x, weight, qkv, mixed, logs = ctx.saved_tensors
+        heads, causal, backward8 = ctx.ways
+        dqkv, sums = kernels.attend_backward(qkv, mixed, logs, grad, heads, causal)
         flat = dqkv.flatten(0, 1)
         dx = product(flat, weight.t(), None, backward8).view(x.shape)
         db = sums.sum(0).to(grad.dtype)
-        return dx, flat.t() @ x.flatten(0, 1), db, None, None, None, None, None
+        return dx, flat.t() @ x.flatten(0, 1), db, None, None, None, None
 
 
 class _FeedForward(torch.autograd.Function):

@@ -3,8 +3,13 @@
 
 Attention over a puzzle's few dozen tokens: one program reads a head's queries, keys and values
 once, keeps all its scores in registers, and in the backward pass makes them again; nothing of the
-size tokens x tokens reaches memory, and nothing is permuted. GELU: what the next product reads, in
-16 and in 8 bits, and the gradient of the bias before it, in one pass. Others are in kernels_*.py.
+size tokens x tokens reaches memory, and nothing is permuted. The forward pass leaves the logarithm
+of each query's sum behind. With it, and with the mixed values, which are kept for the next layer
+anyway, the backward pass needs neither the largest score nor sums over the keys, for which the
+warps of a program would wait for each other three times a pass.
+
+GELU: what the next product reads, in 16 and in 8 bits, and the gradient of the bias before it, in
+one pass. Other kernels are in kernels_*.py.
 
 Annotations are not postponed: Triton reads them.
 """
@@ -24,19 +29,17 @@ if importlib.util.find_spec("triton") is not None:
     import triton.language as tl
 
     @triton.jit
-    def _shares(score, keys, rows, length, AXIS: tl.constexpr, CAUSAL: tl.constexpr):
-        """Softmax over the keys, which lie along AXIS; score is in units of log 2."""
+    def _seen(keys, rows, LENGTH: tl.constexpr, CAUSAL: tl.constexpr, AXIS: tl.constexpr):
+        """Which keys, along AXIS, a query may look at."""
         k = tl.expand_dims(keys, 1 - AXIS)
-        seen = k < length
+        seen = k < LENGTH
         if CAUSAL:
             seen = seen & (k <= tl.expand_dims(rows, AXIS))
-        score = tl.where(seen, score, float("-inf"))
-        p = tl.exp2(score - tl.expand_dims(tl.max(score, AXIS), AXIS))
-        return p / tl.expand_dims(tl.sum(p, AXIS), AXIS)
+        return seen
 
     @triton.jit
     def _attend_kernel(
-        qkv, out, scale, LENGTH: tl.constexpr, HEADS: tl.constexpr,
+        qkv, out, logs, scale, LENGTH: tl.constexpr, HEADS: tl.constexpr,
         CAUSAL: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
     ):  # fmt: skip
         batch = (tl.program_id(0) // HEADS).to(tl.int64)
@@ -50,15 +53,20 @@ if importlib.util.find_spec("triton") is not None:
         q = tl.load(here + rows[:, None] * (3 * d) + columns, rows[:, None] < LENGTH, other=0.0)
         k = tl.load(here + d + at, keys[:, None] < LENGTH, other=0.0)
         v = tl.load(here + 2 * d + at, keys[:, None] < LENGTH, other=0.0)
-        score = tl.dot(q, tl.trans(k)) * scale
-        p = _shares(score, keys, rows, LENGTH, 1, CAUSAL)
-        mixed = tl.dot(p.to(v.dtype), v)
+        score = tl.dot(q, tl.trans(k)) * scale  # in units of log 2
+        score = tl.where(_seen(keys, rows, LENGTH, CAUSAL, 1), score, float("-inf"))
+        most = tl.max(score, 1)
+        p = tl.exp2(score - most[:, None])
+        total = tl.sum(p, 1)
+        mixed = tl.dot((p / total[:, None]).to(v.dtype), v)
         there = out + batch * (LENGTH * d) + head * SIZE
         tl.store(there + rows[:, None] * d + columns, mixed.to(v.dtype), rows[:, None] < LENGTH)
+        line = logs + (batch * HEADS + head) * LENGTH
+        tl.store(line + rows, most + tl.log2(total), rows < LENGTH)
 
     @triton.jit
     def _attend_backward_kernel(
-        qkv, grad, out, sums, scale, LENGTH: tl.constexpr, HEADS: tl.constexpr,
+        qkv, mixed, logs, grad, out, sums, scale, LENGTH: tl.constexpr, HEADS: tl.constexpr,
         CAUSAL: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
     ):  # fmt: skip
         """Queries in parts of ROWS; shares as keys x queries, so that two of the three products
@@ -70,7 +78,8 @@ if importlib.util.find_spec("triton") is not None:
         columns = tl.arange(0, SIZE)[None, :]
         start = batch * (LENGTH * 3 * d) + head * SIZE
         here, there = qkv + start, out + start
-        from_ = grad + batch * (LENGTH * d) + head * SIZE
+        narrow = batch * (LENGTH * d) + head * SIZE
+        line = logs + (batch * HEADS + head) * LENGTH
         at = keys[:, None] * (3 * d) + columns
         k = tl.load(here + d + at, keys[:, None] < LENGTH, other=0.0)
         v = tl.load(here + 2 * d + at, keys[:, None] < LENGTH, other=0.0)
@@ -81,12 +90,16 @@ if importlib.util.find_spec("triton") is not None:
             rows = first + tl.arange(0, ROWS)
             inside = rows[:, None] < LENGTH
             q = tl.load(here + rows[:, None] * (3 * d) + columns, inside, other=0.0)
-            g = tl.load(from_ + rows[:, None] * d + columns, inside, other=0.0)
-            score = tl.dot(k, tl.trans(q)) * scale
-            p = _shares(score, keys, rows, LENGTH, 0, CAUSAL)
-            dv = tl.dot(p.to(g.dtype), g, dv)
+            g = tl.load(grad + narrow + rows[:, None] * d + columns, inside, other=0.0)
+            o = tl.load(mixed + narrow + rows[:, None] * d + columns, inside, other=0.0)
+            # Equal to the sum of p * dp over the keys.
+            mean = tl.sum(o.to(tl.float32) * g.to(tl.float32), 1)
+            log = tl.load(line + rows, rows < LENGTH, other=float("inf"))
+            score = tl.dot(k, tl.trans(q)) * scale - log[None, :]
+            p = tl.exp2(tl.where(_seen(keys, rows, LENGTH, CAUSAL, 0), score, float("-inf")))
             dp = tl.dot(v, tl.trans(g))
-            ds = (p * (dp - tl.sum(p * dp, 0)[None, :])).to(q.dtype)
+            dv = tl.dot(p.to(g.dtype), g, dv)
+            ds = (p * (dp - mean[None, :])).to(q.dtype)
             dk = tl.dot(ds, q, dk)
             dq = tl.dot(tl.trans(ds), k) * (scale * 0.6931471805599453)
             tl.store(there + rows[:, None] * (3 * d) + columns, dq.to(q.dtype), inside)
@@ -96,7 +109,7 @@ if importlib.util.find_spec("triton") is not None:
         tl.store(there + 2 * d + at, dv.to(k.dtype), keys[:, None] < LENGTH)
         line = sums + batch * (3 * d) + head * SIZE + tl.arange(0, SIZE)
         tl.store(line, total)
-        tl.store(line + d, tl.sum(dk, 0))
+        tl.store(line + d, tl.sum(dk, 0))  # keys beyond the length have no share
         tl.store(line + 2 * d, tl.sum(dv, 0))
 
     @triton.jit
@@ -158,9 +171,9 @@ if importlib.util.find_spec("triton") is not None:
         tl.store(sums + tl.program_id(0) * WIDTH + tl.arange(0, WIDTH), tl.sum(total, 0))
 
 
-WAYS = {"attend": (128, 8, 0), "attend_backward": (32, 8, 128)}
+WAYS = {"attend": (128, 8, 0), "attend_backward": (32, 4, 0)}
 """Rows of queries a pass, warps, and registers a thread at most (0: the compiler's choice): the
-fastest of those in docs/runs/speed-2026-11-15-b.json."""
+fastest of those in docs/runs/speed-2026-11-15-b.json and, backward, speed-ways-2026-11-17.json."""
 GELU = {"gelu": (1, 8, 1, 1056, 0), "gelu_backward": (1, 8, 1, 1056, 0)}
 """Rows at a time, warps, stages of reads, programs, each with its own rows, and registers a thread
 at most. Only these were measured (docs/speed.md): 1056 are 8 on each of 132 multiprocessors, but
@@ -202,46 +215,53 @@ def suits(length: int, size: int) -> bool:
 
 
 @torch.library.custom_op(
-    "puzlm::attend", mutates_args=(), schema="(Tensor qkv, int heads, bool causal) -> Tensor"
+    "puzlm::attend",
+    mutates_args=(),
+    schema="(Tensor qkv, int heads, bool causal) -> (Tensor, Tensor)",
 )
 def attend(qkv, heads, causal):
-    """Self-attention of qkv (batch, T, 3 d), T <= LONGEST: mixed values (batch, T, d)."""
+    """Self-attention of qkv (batch, T, 3 d), T <= LONGEST: mixed values (batch, T, d), and the
+    logarithms (batch, heads, T) to base 2 of the sums under the shares."""
     batch, length, width = qkv.shape
     if qkv.is_cuda:
         out = qkv.new_empty(batch, length, width // 3)
-        _launch("attend", (qkv.contiguous(), out), length, heads, causal)
-        return out
-    shares, v = _eager_shares(qkv, heads, causal)
-    mixed = shares.to(v.dtype) @ v
-    return mixed.transpose(1, 2).reshape(batch, length, width // 3)
+        logs = qkv.new_empty(batch, heads, length, dtype=torch.float32)
+        _launch("attend", (qkv.contiguous(), out, logs), length, heads, causal)
+        return out, logs
+    scores, _, _, v = _eager_scores(qkv, heads, causal)
+    mixed = scores.softmax(-1).to(v.dtype) @ v
+    mixed = mixed.transpose(1, 2).reshape(batch, length, width // 3)
+    return mixed, scores.logsumexp(-1) * LOG2E
 
 
 @attend.register_fake
 def _(qkv, heads, causal):
-    return qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3)
+    batch, length, width = qkv.shape
+    logs = qkv.new_empty(batch, heads, length, dtype=torch.float32)
+    return qkv.new_empty(batch, length, width // 3), logs
 
 
 @torch.library.custom_op(
     "puzlm::attend_backward",
     mutates_args=(),
-    schema="(Tensor qkv, Tensor grad, int heads, bool causal) -> (Tensor, Tensor)",
+    schema="(Tensor qkv, Tensor mixed, Tensor logs, Tensor grad, int heads, bool causal) "
+    "-> (Tensor, Tensor)",
 )
-def attend_backward(qkv, grad, heads, causal):
+def attend_backward(qkv, mixed, logs, grad, heads, causal):
     """Gradient (batch, T, 3 d) of qkv, from that of the mixed values; and its sums over T."""
     batch, length, width = qkv.shape
     if qkv.is_cuda:
         out = torch.empty_like(qkv, memory_format=torch.contiguous_format)
         sums = torch.empty(batch, width, dtype=torch.float32, device=qkv.device)
-        tensors = (qkv.contiguous(), grad.contiguous(), out, sums)
+        tensors = (qkv.contiguous(), mixed.contiguous(), logs, grad.contiguous(), out, sums)
         _launch("attend_backward", tensors, length, heads, causal)
         return out, sums
-    shares, v = _eager_shares(qkv, heads, causal)
-    size = width // 3 // heads
-    q, k, _ = qkv.view(batch, length, 3, heads, size).permute(2, 0, 3, 1, 4).unbind(0)
-    g = grad.view(batch, length, heads, size).transpose(1, 2)
+    scores, q, k, v = _eager_scores(qkv, heads, causal)
+    shares = (scores - logs[..., None] / LOG2E).exp()
+    g, o = (x.view(batch, length, heads, -1).transpose(1, 2) for x in (grad, mixed))
     dv = shares.to(g.dtype).transpose(2, 3) @ g
-    dp = (g @ v.transpose(2, 3)).float()
-    ds = shares * (dp - (shares * dp).sum(-1, keepdim=True)) * size**-0.5
+    mean = (o.float() * g.float()).sum(-1, keepdim=True)
+    ds = shares * ((g @ v.transpose(2, 3)).float() - mean) * q.shape[-1] ** -0.5
     ds = ds.to(qkv.dtype)
     parts = torch.stack([ds @ k, ds.transpose(2, 3) @ q, dv])
     out = parts.permute(1, 3, 0, 2, 4).reshape(batch, length, width)
@@ -249,33 +269,21 @@ def attend_backward(qkv, grad, heads, causal):
 
 
 @attend_backward.register_fake
-def _(qkv, grad, heads, causal):
+def _(qkv, mixed, logs, grad, heads, causal):
     sums = qkv.new_empty(qkv.shape[0], qkv.shape[2], dtype=torch.float32)
     return qkv.new_empty(qkv.shape), sums
 
 
-def _eager_shares(qkv, heads, causal, scores=False):
-    """Shares of the keys, or the scores they come from; and the values."""
+def _eager_scores(qkv, heads, causal):
+    """Scores of the keys for each query; and the queries, keys and values of each head."""
     batch, length, width = qkv.shape
     size = width // 3 // heads
     q, k, v = qkv.view(batch, length, 3, heads, size).permute(2, 0, 3, 1, 4).unbind(0)
-    found = (q @ k.transpose(2, 3)).float() * size**-0.5
+    scores = (q @ k.transpose(2, 3)).float() * size**-0.5
     if causal:
         hidden = torch.ones(length, length, dtype=torch.bool, device=qkv.device).triu(1)
-        found = found.masked_fill(hidden, float("-inf"))
-    return (found if scores else found.softmax(-1)), v
-
-
-def _keep(ctx, inputs, output):
-    ctx.save_for_backward(inputs[0])
-    ctx.heads, ctx.causal = inputs[1:]
-
-
-def _back(ctx, grad):
-    return attend_backward(ctx.saved_tensors[0], grad, ctx.heads, ctx.causal)[0], None, None
-
-
-attend.register_autograd(_back, setup_context=_keep)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return scores, q, k, v
 
 
 # ---- GELU -----------------------------------------------------------------------------------

@@ -33,8 +33,7 @@ class Tricks:
     backward pass, the density beside it; 'kernel': the same in kernels of its own, which also round
     to 8 bits and sum up the gradient of the bias."""
     attention: str = "library"
-    """'library' (torch chooses), or up to 128 tokens 'kernel' (kernels.attend), 'logsum' (its sums
-    kept for the backward pass) or 'halves' (so, and with half the tokens a program)."""
+    """'library' (torch chooses), or up to 128 tokens 'kernel' (kernels.attend)."""
     fp8: str = ""
     """Encoder products in 8 bits, scaled row by row: '', 'fc' (feed-forward both ways and the
     forward pass of qkv: where the rounding costs no extra pass), or 'all'."""
@@ -48,7 +47,7 @@ class Tricks:
         allowed: dict[str, tuple[str, ...]] = {
             "tokens": ("float32", "split", "bfloat16"),
             "gelu": ("library", "shared", "kernel"),
-            "attention": ("library", "kernel", "logsum", "halves"),
+            "attention": ("library", "kernel"),
             "fp8": ("", "fc", "all"),
         }
         for name, values in allowed.items():

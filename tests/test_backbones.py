@@ -176,8 +176,6 @@ TRICKS = {  # and how far logits and gradients may be from the plain ones, of th
     "shared": (Tricks(gelu="shared"), 1e-5),
     "gelu": (Tricks(gelu="kernel"), 1e-5),
     "attention": (Tricks(attention="kernel"), 1e-5),
-    "logsum": (Tricks(attention="logsum"), 1e-5),
-    "halves": (Tricks(attention="halves"), 1e-5),
     "blocks": (Tricks(blocks=True), 1e-5),
     "padded": (Tricks(padded=True), 1e-5),
     "gathered": (Tricks(blocks=True, gathered=True), 1e-5),

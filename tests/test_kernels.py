@@ -27,26 +27,16 @@ qkv, grad = torch.randn(2, length, 3 * 64), torch.randn(2, length, 64)
 block = max(16, triton.next_power_of_2(length))
 same = dict(LENGTH=length, HEADS=2, CAUSAL=causal, BLOCK=block, SIZE=32, ROWS=min(rows, block))
 scale = 32**-0.5 * k.LOG2E
-out = torch.full((2, length, 64), 9.0)
-k._attend_kernel[(4, triton.cdiv(length, same["ROWS"]))](qkv, out, scale, **same)
-near(out, k.attend(qkv, 2, causal))
+out, logs = torch.full((2, length, 64), 9.0), torch.full((2, 2, length), 9.0)
+k._attend_kernel[(4, triton.cdiv(length, same["ROWS"]))](qkv, out, logs, scale, **same)
+want, want_logs = k.attend(qkv, 2, causal)
+near(out, want)
+near(logs, want_logs)
 back, sums = torch.full_like(qkv, 9.0), torch.full((2, 192), 9.0)
-k._attend_backward_kernel[(4, 1)](qkv, grad, back, sums, scale, **same)
-want, want_sums = k.attend_backward(qkv, grad, 2, causal)
+k._attend_backward_kernel[(4, 1)](qkv, out, logs, grad, back, sums, scale, **same)
+want, want_sums = k.attend_backward(qkv, want, want_logs, grad, 2, causal)
 near(back, want)
 near(sums, want_sums)
-
-from puzlm import kernels_logsum as saved
-out, logs = torch.full((2, length, 64), 9.0), torch.full((2, 2, length), 9.0)
-saved._logsum_kernel[(4, triton.cdiv(length, same["ROWS"]))](qkv, out, logs, scale, **same)
-near(out, saved.attend_logsum(qkv, 2, causal)[0])
-near(logs, saved.attend_logsum(qkv, 2, causal)[1])
-for kernel, parts in ((saved._logsum_backward_kernel, 1),
-                      (saved._halves_backward_kernel, block // same["ROWS"])):
-    back, sums = torch.full_like(qkv, 9.0), torch.full((2, parts, 192), 9.0)
-    kernel[(4, parts)](qkv, out, logs, grad, back, sums, scale, **same)
-    near(back, want)
-    near(sums.sum(1), want_sums)
 """
 OTHERS = """
 h, grad = torch.randn(7, 64), torch.randn(7, 64)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puzlm import fast, kernels, kernels_cut, kernels_logsum
+from puzlm import fast, kernels, kernels_cut
 from puzlm.bench_checks import usable
 from puzlm.bench_parts import WAYS, ways
 from puzlm.bench_variants import EXTRA, VARIANTS
@@ -82,9 +82,8 @@ def test_two_products():
 
 EVERYTHING = Tricks(cut=True, padded=True)
 OTHERS = [
-    Tricks(attention="logsum", gelu="kernel"),
-    Tricks(attention="halves", gelu="kernel", fp8="fc", tokens="split"),
-    Tricks(attention="kernel"),
+    Tricks(attention="kernel", gelu="kernel"),
+    Tricks(gelu="kernel", fp8="fc", tokens="split"),
 ]
 
 
@@ -103,21 +102,22 @@ def test_wrong_sums_of_readers_are_noticed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("tricks", "module", "name"),
+    ("tricks", "name"),
     [
-        (Tricks(attention="logsum"), kernels_logsum, "attend_logsum_backward"),
-        (Tricks(attention="halves"), kernels_logsum, "attend_logsum_backward"),
+        (Tricks(attention="kernel"), "attend"),
+        (Tricks(attention="kernel"), "attend_backward"),
+        (Tricks(gelu="kernel"), "gelu_backward"),
     ],
 )
-def test_a_wrong_second_result_is_noticed(tricks, module, name, monkeypatch):
-    """Sums and GELUs are made beside the first result, and must not be trusted for it."""
-    right = getattr(module, name)
+def test_a_wrong_second_result_is_noticed(tricks, name, monkeypatch):
+    """Logarithms and sums are made beside the first result, and must not be trusted for it."""
+    right = getattr(kernels, name)
 
     def wrong(*a):
-        first, second = right(*a)
-        return first, 2 * second + 1
+        first, second, *others = right(*a)
+        return first, 2 * second + 1, *others
 
-    monkeypatch.setattr(module, name, wrong)
+    monkeypatch.setattr(kernels, name, wrong)
     (why,) = usable(tricks, "cpu")[1].values()
     assert why == "wrong answers"
 
@@ -155,13 +155,12 @@ def test_nothing_unmeasured_is_trained_with():
 
 
 def test_ways_are_those_of_kernels_that_there_are():
-    with pytest.raises(SettingsError, match="did you mean 'halves'"):
-        ways("cut,halve", "cpu")
+    with pytest.raises(SettingsError, match="did you mean 'attend_backward'"):
+        ways("cut,attend_backwards", "cpu")
     with pytest.raises(SettingsError, match="on a GPU only"):
         ways("all", "cpu")
     tables = {
         **kernels.WAYS,
-        **kernels_logsum.WAYS,
         **kernels.GELU,
         "cut": kernels_cut.WAY,
     }
