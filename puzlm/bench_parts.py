@@ -102,7 +102,6 @@ def ways(text: str, device: str) -> dict[str, Any]:
     cuda: dict[str, Any] = {"device": device, "dtype": torch.bfloat16}
     qkv, grad = torch.randn(1024, 116, 1536, **cuda), torch.randn(1024, 116, 512, **cuda)
     mixed, logs = kernels.attend(qkv, 8, False)
-    h = torch.randn(118_784, 2048, **cuda)
     album = Album.of(noise(64), device).with_words()
     draw = draw_batch(album.sizes.cpu().numpy(), 1024, CutSettings(), (0,))
     drawn = [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in vars(draw).values()]
@@ -113,12 +112,6 @@ def ways(text: str, device: str) -> dict[str, Any]:
             kernels.WAYS,
             "attend_backward",
             lambda: kernels.attend_backward(qkv, mixed, logs, grad, 8, False),
-        ),
-        "gelu": (kernels.GELU, "gelu", lambda: kernels.gelu(h, False)),
-        "gelu_backward": (
-            kernels.GELU,
-            "gelu_backward",
-            lambda: kernels.gelu_backward(h, h, False),
         ),
         "cut": (vars(kernels_cut), "WAY", lambda: kernels_cut.cut(*sources, *drawn[:5], 96, 24)),
     }
@@ -142,20 +135,6 @@ def ways(text: str, device: str) -> dict[str, Any]:
 WAYS: dict[str, tuple[Any, ...]] = {  # the first is the one in use
     "attend": ((128, 8, 0), (64, 4, 0)),
     "attend_backward": ((32, 4, 0), (32, 8, 128), (64, 8, 0), (64, 8, 168), (128, 8, 0)),
-    "gelu": (
-        (1, 8, 1, 1056, 0),
-        (2, 8, 1, 1056, 32),
-        (1, 8, 2, 1056, 0),
-        (1, 4, 1, 2112, 0),
-        (2, 8, 1, 792, 0),
-    ),
-    "gelu_backward": (
-        (1, 8, 1, 1056, 0),
-        (1, 8, 1, 1056, 32),
-        (1, 8, 1, 792, 0),
-        (2, 8, 1, 528, 0),
-        (1, 8, 2, 1056, 32),
-    ),
     "cut": ((16, 32, 4), (8, 32, 4), (8, 32, 2), (16, 32, 8), (8, 64, 8)),
 }
 

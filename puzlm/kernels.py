@@ -114,7 +114,7 @@ if importlib.util.find_spec("triton") is not None:
 
     @triton.jit
     def _below(x):
-        """Share of a normal distribution below x, and exp(-x^2 / 2); fast.py says how."""
+        """Share of a normal distribution below x, and exp(-x^2 / 2); `normal` says how."""
         bell = tl.exp(-0.5 * x * x)
         t = 1.0 / (1.0 + 0.23164188829 * tl.abs(x))
         series = 1.061405429 * t - 1.453152027
@@ -125,66 +125,51 @@ if importlib.util.find_spec("triton") is not None:
         return tl.where(x < 0, tail, 1.0 - tail), bell
 
     @triton.jit
-    def _round8(wide, at, small, scales, row, rows):
-        """Write rows in 8 bits, each by its largest entry, and their scales."""
-        scale = tl.maximum(tl.max(tl.abs(wide), 1), 1e-12) / 448.0
-        tl.store(scales + row, scale, row < rows)
-        near = tl.minimum(tl.maximum(wide / scale[:, None], -448.0), 448.0)
-        tl.store(small + at, near.to(small.dtype.element_ty), row[:, None] < rows)
+    def _round8(wide, at, row, small, scales):
+        """Write a row in 8 bits, by its largest entry, and its scale."""
+        scale = tl.maximum(tl.max(tl.abs(wide), 0), 1e-12) / 448.0
+        tl.store(scales + row, scale)
+        near = tl.minimum(tl.maximum(wide / scale, -448.0), 448.0)
+        tl.store(small + at, near.to(small.dtype.element_ty))
 
     @triton.jit
-    def _gelu_kernel(
-        h, g, small, scales, rows, WIDTH: tl.constexpr, FP8: tl.constexpr,
-        LINES: tl.constexpr = 1, STAGES: tl.constexpr = 1,
-    ):  # fmt: skip
-        columns = tl.arange(0, WIDTH)[None, :]
-        step = tl.num_programs(0) * LINES
-        for first in tl.range(tl.program_id(0) * LINES, rows, step, num_stages=STAGES):
-            row = first + tl.arange(0, LINES)
-            at, inside = row[:, None] * WIDTH + columns, row[:, None] < rows
-            x = tl.load(h + at, inside, other=0.0).to(tl.float32)
+    def _gelu_kernel(h, g, small, scales, rows, WIDTH: tl.constexpr, FP8: tl.constexpr):
+        columns = tl.arange(0, WIDTH)
+        for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+            at = row * WIDTH + columns
+            x = tl.load(h + at).to(tl.float32)
             below, bell = _below(x)
             y = (x * below).to(g.dtype.element_ty)
-            tl.store(g + at, y, inside)
+            tl.store(g + at, y)
             if FP8:
-                _round8(y.to(tl.float32), at, small, scales, row, rows)
+                _round8(y.to(tl.float32), at, row, small, scales)
 
     @triton.jit
     def _gelu_backward_kernel(
-        grad, h, out, sums, small, scales, rows, WIDTH: tl.constexpr, FP8: tl.constexpr,
-        LINES: tl.constexpr = 1, STAGES: tl.constexpr = 1,
-    ):  # fmt: skip
-        columns = tl.arange(0, WIDTH)[None, :]
-        total = tl.zeros([LINES, WIDTH], tl.float32)
-        step = tl.num_programs(0) * LINES
-        for first in tl.range(tl.program_id(0) * LINES, rows, step, num_stages=STAGES):
-            row = first + tl.arange(0, LINES)
-            at, inside = row[:, None] * WIDTH + columns, row[:, None] < rows
-            x = tl.load(h + at, inside, other=0.0).to(tl.float32)
-            g = tl.load(grad + at, inside, other=0.0).to(tl.float32)
+        grad, h, out, sums, small, scales, rows, WIDTH: tl.constexpr, FP8: tl.constexpr
+    ):
+        columns = tl.arange(0, WIDTH)
+        total = tl.zeros([WIDTH], tl.float32)
+        for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+            at = row * WIDTH + columns
+            x = tl.load(h + at).to(tl.float32)
+            g = tl.load(grad + at).to(tl.float32)
             below, bell = _below(x)
             y = (g * (below + x * bell * 0.3989422804)).to(out.dtype.element_ty)
-            tl.store(out + at, y, inside)
+            tl.store(out + at, y)
             total += y.to(tl.float32)
             if FP8:
-                _round8(y.to(tl.float32), at, small, scales, row, rows)
-        tl.store(sums + tl.program_id(0) * WIDTH + tl.arange(0, WIDTH), tl.sum(total, 0))
+                _round8(y.to(tl.float32), at, row, small, scales)
+        tl.store(sums + tl.program_id(0) * WIDTH + columns, total)
 
 
 WAYS = {"attend": (128, 8, 0), "attend_backward": (32, 4, 0)}
 """Rows of queries a pass, warps, and registers a thread at most (0: the compiler's choice): the
 fastest of those in docs/runs/speed-2026-11-15-b.json and, backward, speed-ways-2026-11-17.json."""
-GELU = {"gelu": (1, 8, 1, 1056, 0), "gelu_backward": (1, 8, 1, 1056, 0)}
-"""Rows at a time, warps, stages of reads, programs, each with its own rows, and registers a thread
-at most. Only these were measured (docs/speed.md): 1056 are 8 on each of 132 multiprocessors, but
-the backward pass takes 40 registers, so that only 6 run at once and the others come after them."""
-
-
-def _gelu_way(name: str, rows: int) -> tuple[int, dict[str, int]]:
-    """Programs for so many rows, and the settings they are launched with."""
-    lines, warps, stages, programs, registers = GELU[name]
-    more = {"maxnreg": registers} if registers else {}
-    return min(rows, programs), {"LINES": lines, "STAGES": stages, "num_warps": warps, **more}
+PROGRAMS = 1056
+"""Of the GELU, each with its own rows, one at a time: 8 on each of 132 multiprocessors. Two rows at
+a time, reads ahead, fewer registers or fewer programs gain less than 1 %
+(docs/runs/speed-ways-2026-11-17.json)."""
 
 
 def _launch(name: str, tensors: tuple[Tensor, ...], length: int, heads: int, causal: bool) -> None:
@@ -329,9 +314,8 @@ def gelu(h, fp8):
     """GELU of h (n, d), d a power of 2; with fp8 also in 8 bits, and the scales of the rows."""
     if h.is_cuda:
         out, (small, scales) = torch.empty_like(h), _small_like(h, fp8)
-        programs, way = _gelu_way("gelu", len(h))
-        _gelu_kernel[(programs,)](
-            h.contiguous(), out, small, scales, len(h), WIDTH=h.shape[1], FP8=fp8, **way
+        _gelu_kernel[(min(len(h), PROGRAMS),)](
+            h.contiguous(), out, small, scales, len(h), WIDTH=h.shape[1], FP8=fp8, num_warps=8
         )
         return out, small, scales
     out = (h.float() * normal(h.float())[0]).to(h.dtype)
@@ -352,22 +336,22 @@ def gelu_backward(grad, h, fp8):
     """Gradient of h; its sums over rows in some parts; with fp8 in 8 bits and with scales."""
     if h.is_cuda:
         out, (small, scales) = torch.empty_like(h), _small_like(h, fp8)
-        programs, way = _gelu_way("gelu_backward", len(h))
+        programs = min(len(h), PROGRAMS)
         sums = torch.empty(programs, h.shape[1], dtype=torch.float32, device=h.device)
         _gelu_backward_kernel[(programs,)](
             grad.contiguous(), h.contiguous(), out, sums, small, scales, len(h),
-            WIDTH=h.shape[1], FP8=fp8, **way,
+            WIDTH=h.shape[1], FP8=fp8, num_warps=8,
         )  # fmt: skip
         return out, sums, small, scales
     out = (grad.float() * slope(h.float())).to(h.dtype)
-    sums = torch.zeros(_gelu_way("gelu_backward", len(h))[0], h.shape[1])
+    sums = torch.zeros(min(len(h), PROGRAMS), h.shape[1])
     sums[0] = out.float().sum(0)
     return out, sums, *(rows8(out) if fp8 else _small_like(h, fp8))
 
 
 @gelu_backward.register_fake
 def _(grad, h, fp8):
-    sums = h.new_empty(_gelu_way("gelu_backward", len(h))[0], h.shape[1], dtype=torch.float32)
+    sums = h.new_empty(min(len(h), PROGRAMS), h.shape[1], dtype=torch.float32)
     return torch.empty_like(h), sums, *_small_like(h, fp8)
 
 

@@ -40,17 +40,22 @@ near(sums, want_sums)
 """
 OTHERS = """
 h, grad = torch.randn(7, 64), torch.randn(7, 64)
-none = torch.empty(0)
-for lines in (1, 2):
+for fp8 in (False, True):  # the 8 bits in float32, so that nothing is rounded
+    small, scales = torch.full_like(h, 9.0), torch.full((7, 1), 9.0)
     out = torch.full_like(h, 9.0)
-    k._gelu_kernel[(3,)](h, out, none, none, 7, WIDTH=64, FP8=False, LINES=lines, STAGES=2)
+    k._gelu_kernel[(3,)](h, out, small, scales, 7, WIDTH=64, FP8=fp8)
     near(out, torch.nn.functional.gelu(h))
+    if fp8:
+        near(small * scales, out)
+        near(scales, k.rows8(out)[1])
     back, sums = torch.full_like(h, 9.0), torch.full((3, 64), 9.0)
-    k._gelu_backward_kernel[(3,)](grad, h, back, sums, none, none, 7, WIDTH=64, FP8=False,
-                                  LINES=lines, STAGES=2)
+    k._gelu_backward_kernel[(3,)](grad, h, back, sums, small, scales, 7, WIDTH=64, FP8=fp8)
     want = k.gelu_backward(grad, h, False)[0]
     near(back, want)
     near(sums.sum(0), want.sum(0))
+    if fp8:
+        near(small * scales, back)
+        near(scales, k.rows8(back)[1])
 
 from puzlm import kernels_nearest as k
 x, c = torch.randn(50, 96), torch.randn(300, 96)  # the interpreter knows no bfloat16
