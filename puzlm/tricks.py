@@ -59,7 +59,10 @@ PLAIN = Tricks()
 # What the fast loop trains with: measured faster, and the same within rounding (docs/speed.md).
 PROVEN = Tricks(
     tokens="split",
+    cut=True,
     aligned=True,
+    padded=True,
+    gathered=True,
     heads16=True,
     gelu="kernel",
     attention="kernel",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,8 @@ from puzlm.bench_variants import EXTRA, VARIANTS
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch
 from puzlm.errors import SettingsError
 from puzlm.tokenizer import PieceTokenizer, TokenizerSettings
-from puzlm.tricks import PROVEN, Tricks
+from puzlm.train import tricks_for
+from puzlm.tricks import PLAIN, PROVEN, Tricks
 
 
 @st.composite
@@ -146,12 +149,24 @@ def test_a_kernel_that_is_wrong_or_fails_is_dropped_and_said(trick, module, name
         assert kept.cut != kept.padded
 
 
-def test_nothing_unmeasured_is_trained_with():
-    """docs/speed.md has rows up to `attention` for what the fast loop does."""
-    assert VARIANTS["attention"].tricks == PROVEN
-    for name in ("cut", "padded", "gathered"):
-        assert getattr(PROVEN, name) is False
+def test_what_is_measured_and_pays_is_trained_with():
+    """The ladder up to `padded`, of docs/speed.md; then come a larger batch and 8 bits."""
+    assert list(VARIANTS)[-3:] == ["padded", "batch", "fp8"]
+    assert VARIANTS["padded"].tricks == VARIANTS["batch"].tricks == PROVEN
+    assert not PROVEN.fp8
     assert not set(VARIANTS) & set(EXTRA)
+
+
+def test_training_takes_the_tricks_that_the_device_allows(monkeypatch):
+    """Without Triton or GPU none; all but the cut without room for words, or without images."""
+    album, _ = album_and_draw(0)
+    words = album.with_words().words
+    assert tricks_for("cpu", album) == tricks_for("cpu", None) == PLAIN
+    monkeypatch.setattr(kernels, "there", lambda device: device == "cuda")
+    for free, cut in ((8 * len(words), True), (8 * len(words) - 1, False)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 10 * free))
+        assert tricks_for("cuda", album) == replace(PROVEN, cut=cut)
+        assert tricks_for("cuda", None) == replace(PROVEN, cut=False)
 
 
 def test_ways_are_those_of_kernels_that_there_are():
