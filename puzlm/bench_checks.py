@@ -10,16 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puzlm import (
-    fast,
-    kernels,
-    kernels_cross,
-    kernels_cut,
-    kernels_embedding,
-    kernels_logsum,
-    kernels_nearest,
-    kernels_products,
-)
+from puzlm import fast, kernels, kernels_cut, kernels_nearest
 from puzlm.corpus import Album, CutSettings, draw_batch
 from puzlm.tricks import Tricks
 
@@ -30,14 +21,12 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     checks: dict[str, tuple[Callable[[], bool], Any]] = {
         "cut": (lambda: cut(device), False),
-        "embedding": (lambda: embedding(device, dtype), False),
         "padded": (lambda: padded(device, dtype), False),
         "gathered": (lambda: gathered(device, dtype), False),
-        "cross": (lambda: cross(device, dtype), False),
-        "attention": (lambda: attention(device, dtype, tricks.attention), "library"),
+        "attention": (lambda: attention(device, dtype), "library"),
         "tokens": (lambda: tokens(device), "float32"),
         "fp8": (lambda: fp8(device, dtype), ""),
-        "gelu": (lambda: gelu(device, dtype, tricks), "shared"),
+        "gelu": (lambda: gelu(device, dtype, bool(tricks.fp8)), "shared"),
     }
     for name, (work, plain) in checks.items():
         if getattr(tricks, name) in (plain, "library"):
@@ -78,28 +67,12 @@ def cut(device: str) -> bool:
     return True
 
 
-def embedding(device: str, dtype: torch.dtype) -> bool:
-    """One id in four the same: its run is longer than what one program adds up."""
-    torch.manual_seed(0)
-    for count, repeat, rows in ((5000, 1, 300), (1000, 3, 4110)):
-        ids = torch.randint(0, rows, (count, repeat), device=device)
-        ids[::4] = 3
-        grad = torch.randn(count, 512, device=device, dtype=dtype)
-        got = kernels_embedding.embedding_backward(ids, grad, rows, 0)
-        want = torch.zeros(rows, 512, device=device, dtype=torch.float64)
-        want.index_add_(0, ids.flatten(), grad.double().repeat_interleave(repeat, 0))
-        want[0] = 0
-        if not bool(torch.isfinite(got).all()) or _off(got, want) > 1e-5:
-            return False
-    return True
-
-
 def padded(device: str, dtype: torch.dtype) -> bool:
     """Two products added up, against the same in float32."""
     a, c = (torch.randn(8, 116, 72, device=device, dtype=dtype) for _ in range(2))
     b, d = (torch.randn(8, 72, 512, device=device, dtype=dtype) for _ in range(2))
     want = a.float() @ b.float() + c.float() @ d.float()
-    return _off(kernels_products.two_products(a, b, c, d), want) < 0.02
+    return _off(kernels.two_products(a, b, c, d), want) < 0.02
 
 
 def gathered(device: str, dtype: torch.dtype) -> bool:
@@ -112,39 +85,16 @@ def gathered(device: str, dtype: torch.dtype) -> bool:
     return _off(got, torch.stack(factors).float().sum(0)) < 0.01
 
 
-def cross(device: str, dtype: torch.dtype) -> bool:
-    """Means, and the gradients of queries and states."""
-    for count, length in ((72, 116), (9, 20)):
-        q = torch.randn(4, count, 512, device=device, dtype=dtype) * 512**-0.5
-        states = torch.randn(4, length, 512, device=device, dtype=dtype)
-        grad = torch.randn_like(q)
-        wide = [x.detach().float().requires_grad_() for x in (q, states)]
-        want = (wide[0] @ wide[1].transpose(1, 2)).softmax(-1) @ wide[1]
-        wanted = torch.autograd.grad(want, wide, grad.float())
-        got, shares = kernels_cross.cross(q, states)
-        found = kernels_cross.cross_backward(q, states, shares, grad)
-        pairs = [(got, want), *zip(found, wanted, strict=True)]
-        if any(_off(a, b) > 0.03 for a, b in pairs):
-            return False
-    return True
-
-
-def attention(device: str, dtype: torch.dtype, way: str) -> bool:
+def attention(device: str, dtype: torch.dtype) -> bool:
     """Values, gradients and their sums, with and without a mask."""
     for length, causal in ((116, False), (9, True)):
         qkv = torch.randn(4, length, 1536, device=device, dtype=dtype, requires_grad=True)
         grad = torch.randn(4, length, 512, device=device, dtype=dtype)
-        want = fast.mix(qkv, 8, causal, "library")
+        want = fast.mix(qkv, 8, causal)
         back = torch.autograd.grad(want, qkv, grad)[0]
         plain = qkv.detach()
-        if way == "kernel":
-            got = kernels.attend(plain, 8, causal)
-            found, sums = kernels.attend_backward(plain, grad, 8, causal)
-        else:
-            got, logs = kernels_logsum.attend_logsum(plain, 8, causal)
-            found, sums = kernels_logsum.attend_logsum_backward(
-                plain, got, logs, grad, 8, causal, way
-            )
+        got, logs = kernels.attend(plain, 8, causal)
+        found, sums = kernels.attend_backward(plain, got, logs, grad, 8, causal)
         whole = found.float().sum((0, 1))
         for a, b in ((got, want), (found, back), (sums.sum(0), whole)):
             if float((a - b).detach().abs().max()) > 0.03 * float(b.detach().abs().max()):
@@ -161,9 +111,8 @@ def tokens(device: str) -> bool:
     return float(same.float().mean()) > 0.99 and float(off.abs().max()) < 0.01
 
 
-def gelu(device: str, dtype: torch.dtype, tricks: Tricks) -> bool:
-    """Values, slopes, sums, both in 8 bits, and both inside products."""
-    fp8 = bool(tricks.fp8)
+def gelu(device: str, dtype: torch.dtype, fp8: bool) -> bool:
+    """Values, slopes, sums, and both in 8 bits."""
     h, grad = (torch.randn(2000, 2048, device=device, dtype=dtype) for _ in range(2))
     same = h.detach().requires_grad_()
     want = torch.nn.functional.gelu(same)
@@ -173,16 +122,6 @@ def gelu(device: str, dtype: torch.dtype, tricks: Tricks) -> bool:
     pairs = [(got, want), (found, back), (sums.sum(0), back.sum(0))]
     if fp8:
         pairs += [(small.float() * scales, want), (small_back.float() * scales_back, back)]
-    if tricks.gelu == "product":
-        x, up = (torch.randn(n, 512, device=device, dtype=dtype) for n in (1000, 2048))
-        bias, down = torch.randn(2048, device=device, dtype=dtype), up.t().contiguous() * 0.05
-        inner = (x.float() @ up.float().t() * 0.05 + bias.float()).requires_grad_()
-        outer = torch.nn.functional.gelu(inner)
-        slopes = torch.autograd.grad(outer, inner, x.float() @ down.float())[0]
-        near, wanted = kernels_products.gelu_product(x, up * 0.05, bias)
-        turned, parts = kernels_products.slope_product(x, down, near)
-        pairs += [(near, inner), (wanted, outer), (turned, slopes)]
-        pairs += [(parts.sum(0), turned.float().sum(0))]
     return all(_off(a, b) < 0.05 for a, b in pairs)
 
 

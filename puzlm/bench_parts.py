@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from puzlm import fast, kernels, kernels_cross, kernels_cut, kernels_logsum, kernels_products
+from puzlm import fast, kernels, kernels_cut
 from puzlm.bench_training import matrix_rate, median, noise
 from puzlm.corpus import Album, CutSettings, draw_batch
 from puzlm.errors import SettingsError, nearest
@@ -59,20 +59,31 @@ def attention(device: str) -> dict[str, Any]:
         "math": SDPBackend.MATH,
     }
 
-    def timed(way: str, backend: list[SDPBackend]) -> dict[str, float]:
-        with sdpa_kernel(backend):
-            forward = median(lambda: fast.mix(qkv, 8, False, way), device, 10)
+    def said(forward: float, backward: float) -> dict[str, float]:
+        return {"forward": round(1e3 * forward, 3), "backward": round(1e3 * backward, 3)}
+
+    def library(backend: SDPBackend) -> dict[str, float]:
+        with sdpa_kernel([backend]):
+            forward = median(lambda: fast.mix(qkv, 8, False), device, 10)
             whole = median(
-                lambda: torch.autograd.grad(fast.mix(qkv, 8, False, way), qkv, grad), device, 10
+                lambda: torch.autograd.grad(fast.mix(qkv, 8, False), qkv, grad), device, 10
             )
-        return {"forward": round(1e3 * forward, 3), "backward": round(1e3 * (whole - forward), 3)}
+        return said(forward, whole - forward)
+
+    def kernel() -> dict[str, float]:
+        plain = qkv.detach()
+        kept = kernels.attend(plain, 8, False)
+        forward = median(lambda: kernels.attend(plain, 8, False), device, 10)
+        work = partial(kernels.attend_backward, plain, *kept, grad, 8, False)
+        return said(forward, median(work, device, 10))
 
     def difference() -> float:
-        one, two = (fast.mix(qkv[:8], 8, False, way).float() for way in ("kernel", "library"))
-        return float((one - two).detach().abs().max())
+        few = qkv[:8].detach()
+        off = kernels.attend(few, 8, False)[0].float() - fast.mix(few, 8, False).float()
+        return float(off.abs().max())
 
-    found = {name: _guarded(partial(timed, "library", [b])) for name, b in backends.items()}
-    found["kernel"] = _guarded(partial(timed, "kernel", list(backends.values())))
+    found: dict[str, Any] = {name: _guarded(partial(library, b)) for name, b in backends.items()}
+    found["kernel"] = _guarded(kernel)
     found["kernel_difference"] = _guarded(difference)
     return found
 
@@ -90,46 +101,17 @@ def ways(text: str, device: str) -> dict[str, Any]:
         raise SettingsError("--ways: the kernels run on a GPU only")
     cuda: dict[str, Any] = {"device": device, "dtype": torch.bfloat16}
     qkv, grad = torch.randn(1024, 116, 1536, **cuda), torch.randn(1024, 116, 512, **cuda)
-    mixed, logs = kernels_logsum.attend_logsum(qkv, 8, False)
-    q, states = torch.randn(1024, 72, 512, **cuda) * 0.04, torch.randn(1024, 116, 512, **cuda)
-    shares = kernels_cross.cross(q, states)[1]
-    h, up = torch.randn(118_784, 2048, **cuda), torch.randn(2048, 512, **cuda)
-    bias, down, flat = torch.randn(2048, **cuda), up.t().contiguous(), grad.flatten(0, 1)
+    mixed, logs = kernels.attend(qkv, 8, False)
     album = Album.of(noise(64), device).with_words()
     draw = draw_batch(album.sizes.cpu().numpy(), 1024, CutSettings(), (0,))
     drawn = [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in vars(draw).values()]
-    logsum, back = kernels_logsum.WAYS, kernels_logsum.attend_logsum_backward
     sources = (album.words, album.offsets, album.sizes)
     works: dict[str, tuple[Any, str, Callable[[], Any]]] = {
         "attend": (kernels.WAYS, "attend", lambda: kernels.attend(qkv, 8, False)),
         "attend_backward": (
             kernels.WAYS,
             "attend_backward",
-            lambda: kernels.attend_backward(qkv, grad, 8, False),
-        ),
-        "logsum": (logsum, "logsum", lambda: back(qkv, mixed, logs, grad, 8, False, "logsum")),
-        "halves": (logsum, "halves", lambda: back(qkv, mixed, logs, grad, 8, False, "halves")),
-        "gelu": (kernels.GELU, "gelu", lambda: kernels.gelu(h, False)),
-        "gelu_backward": (
-            kernels.GELU,
-            "gelu_backward",
-            lambda: kernels.gelu_backward(h, h, False),
-        ),
-        "gelu_product": (
-            vars(kernels_products),
-            "WAY",
-            lambda: kernels_products.gelu_product(flat, up, bias),
-        ),
-        "slope_product": (
-            vars(kernels_products),
-            "WAY",
-            lambda: kernels_products.slope_product(flat, down, h),
-        ),
-        "cross": (kernels_cross.WAYS, "cross", lambda: kernels_cross.cross(q, states)),
-        "cross_backward": (
-            kernels_cross.WAYS,
-            "cross_backward",
-            lambda: kernels_cross.cross_backward(q, states, shares, q),
+            lambda: kernels.attend_backward(qkv, mixed, logs, grad, 8, False),
         ),
         "cut": (vars(kernels_cut), "WAY", lambda: kernels_cut.cut(*sources, *drawn[:5], 96, 24)),
     }
@@ -150,31 +132,10 @@ def ways(text: str, device: str) -> dict[str, Any]:
     return found
 
 
-PRODUCT = ((128, 128, 64, 8, 3), (128, 256, 64, 8, 3), (128, 128, 64, 4, 4), (256, 128, 64, 8, 3))
 WAYS: dict[str, tuple[Any, ...]] = {  # the first is the one in use
     "attend": ((128, 8, 0), (64, 4, 0)),
-    "attend_backward": ((32, 8, 128), (64, 8, 128), (32, 4, 0)),
-    "logsum": ((32, 8, 128), (64, 8, 0), (64, 8, 168), (32, 4, 0), (128, 8, 0)),
-    "halves": ((64, 4, 168), (64, 4, 0), (64, 4, 128), (64, 8, 0), (32, 4, 0)),
-    "gelu": (
-        (1, 8, 1, 1056, 0),
-        (2, 8, 1, 1056, 32),
-        (1, 8, 2, 1056, 0),
-        (1, 4, 1, 2112, 0),
-        (2, 8, 1, 792, 0),
-    ),
-    "gelu_backward": (
-        (1, 8, 1, 1056, 0),
-        (1, 8, 1, 1056, 32),
-        (1, 8, 1, 792, 0),
-        (2, 8, 1, 528, 0),
-        (1, 8, 2, 1056, 32),
-    ),
-    "gelu_product": PRODUCT,
-    "slope_product": PRODUCT,
-    "cross": ((64, 8, 2), (64, 8, 3), (64, 4, 2), (64, 8, 1), (128, 8, 2)),
-    "cross_backward": ((64, 8, 2), (64, 8, 1), (32, 8, 2), (32, 8, 1), (64, 4, 2)),
-    "cut": ((8, 32, 4), (8, 32, 2), (16, 32, 4), (16, 32, 8), (8, 64, 8)),
+    "attend_backward": ((32, 4, 0), (32, 8, 128), (64, 8, 0), (64, 8, 168), (128, 8, 0)),
+    "cut": ((16, 32, 4), (8, 32, 4), (8, 32, 2), (16, 32, 8), (8, 64, 8)),
 }
 
 

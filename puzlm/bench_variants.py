@@ -64,7 +64,6 @@ def _variants() -> dict[str, Variant]:
             "cross-attention's backward pass on rows of 16 bytes, gradients of states in one sum",
             {"padded": True, "gathered": True},
         ),
-        ("logsum", "attention keeps its sums for its backward pass", {"attention": "logsum"}),
         ("batch", "2,048 puzzles a step", {}),
         ("fp8", "feed-forward and qkv in 8 bits", {"fp8": "fc"}),
     ):
@@ -76,27 +75,6 @@ def _variants() -> dict[str, Variant]:
 VARIANTS = _variants()
 # Asked for by name only: a combination that is no step of the ladder.
 EXTRA = {
-    "words": Variant(
-        "as attention, pixels of four bytes", replace(VARIANTS["attention"].tricks, words=True)
-    ),
-    "cross": Variant(
-        "as batch, own cross-attention kernels", replace(VARIANTS["batch"].tricks, cross=True), 2048
-    ),
-    "halves": Variant(
-        "as logsum, half the tokens a program",
-        replace(VARIANTS["batch"].tricks, attention="halves"),
-        2048,
-    ),
-    "product": Variant(
-        "as batch, GELU inside the products",
-        replace(VARIANTS["batch"].tricks, gelu="product"),
-        2048,
-    ),
-    "everything": Variant(
-        "as batch, cross, halves and product together",
-        replace(VARIANTS["batch"].tricks, cross=True, attention="halves", gelu="product"),
-        2048,
-    ),
     "batch-4096": Variant("4,096 puzzles a step", VARIANTS["batch"].tricks, 4096),
     "library-gelu": Variant(
         "as batch, the library's GELU fused by the compiler",

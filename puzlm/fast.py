@@ -20,10 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from puzlm import kernels, kernels_cross
-from puzlm.kernels_embedding import embedding_backward
-from puzlm.kernels_logsum import attend_logsum, attend_logsum_backward
-from puzlm.kernels_products import gelu_product, slope_product, suits, two_products
+from puzlm import kernels
 from puzlm.tokenizer import PAD
 from puzlm.tricks import PLAIN, Tricks
 
@@ -41,10 +38,10 @@ def bart(
     table, heads = net.model.shared.weight, net.config.encoder_attention_heads
     wrap = compiled if tricks.blocks else _as_it_is
     start, layer, last = wrap(_start), wrap(_encoder_layer), wrap(_decoder_layer)
-    states = start(table, inputs, *_weights(net.model.encoder, ENDS), dtype, tricks.embedding)
+    states = start(table, inputs, *_weights(net.model.encoder, ENDS), dtype)
     for block in net.model.encoder.layers:
         states = layer(states, _named(block), heads, tricks)
-    y = start(table, decoder_inputs, *_weights(net.model.decoder, ENDS), dtype, tricks.embedding)
+    y = start(table, decoder_inputs, *_weights(net.model.decoder, ENDS), dtype)
     layers = net.model.decoder.layers
     read: tuple[Tensor, ...] = (states,) * (len(layers) + 1)
     if tricks.gathered and tricks.blocks:
@@ -77,20 +74,11 @@ def _as_it_is(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _start(
-    table: Tensor,
-    ids: Tensor,
-    places: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    dtype: torch.dtype,
-    sorted_: bool,
+    table: Tensor, ids: Tensor, places: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype
 ) -> Tensor:
     """Symbols and places, normalised: gathered in float32, so that gradients add up in it."""
-    if sorted_:
-        x = _Embedding.apply(table, ids, dtype)  # type: ignore[no-untyped-call]
-    else:
-        x = F.embedding(ids, table, PAD)  # PAD learns nothing from being read, as in the library
-        x = (x if ids.ndim == 2 else x.sum(2)).to(dtype)
+    x = F.embedding(ids, table, PAD)  # PAD learns nothing from being read, as in the library
+    x = (x if ids.ndim == 2 else x.sum(2)).to(dtype)
     x = x + places[POSITION_OFFSET : POSITION_OFFSET + x.shape[1]].to(dtype)
     return F.layer_norm(x, x.shape[-1:], scale.to(dtype), shift.to(dtype))
 
@@ -120,23 +108,20 @@ def _self_attention(
     bias = torch.cat([w[f"{name}.{p}_proj.bias"] for p in "qkv"])
     everything = encoder and tricks.fp8 == "all"
     if tricks.attention != "library" and kernels.suits(x.shape[1], x.shape[2] // heads):
-        ways = (tricks.attention, encoder and tricks.fp8 != "", everything)
+        ways = (encoder and tricks.fp8 != "", everything)
         mixed: Tensor = _Attention.apply(x, weight, bias, heads, not encoder, *ways)  # type: ignore[no-untyped-call]
         return _linear(w, f"{name}.out_proj", mixed, everything)
     if encoder and tricks.fp8:
         qkv = _linear8(x, weight, bias, backward=everything)
     else:
         qkv = F.linear(x, weight, bias)
-    mixed = mix(qkv, heads, not encoder, "library")
+    mixed = mix(qkv, heads, not encoder)
     return _linear(w, f"{name}.out_proj", mixed, everything)
 
 
-def mix(qkv: Tensor, heads: int, causal: bool, attention: str) -> Tensor:
-    """Averages (batch, T, d) of the values, from qkv (batch, T, 3 d)."""
+def mix(qkv: Tensor, heads: int, causal: bool) -> Tensor:
+    """Averages (batch, T, d) of the values, from qkv (batch, T, 3 d), as the library makes them."""
     batch, length, width = qkv.shape
-    if attention == "kernel" and kernels.suits(length, width // 3 // heads):
-        mixed: Tensor = kernels.attend(qkv, heads, causal)
-        return mixed
     qkv = qkv.view(batch, length, 3, heads, width // 3 // heads)
     q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -151,9 +136,7 @@ def _cross_attention(
     q = _linear(w, f"{name}.q_proj", x).view(batch, length, heads, size) * size**-0.5
     keys = w[f"{name}.k_proj.weight"].view(heads, size, d)
     q = torch.einsum("blhs,hsd->blhd", q, keys).reshape(batch, length * heads, d)
-    if tricks.cross and kernels_cross.suits(q.shape[1], states.shape[1], d):
-        mean = kernels_cross.cross(q, states)[0].view(batch, length, heads, d)
-    elif tricks.padded:
+    if tricks.padded:
         mean = _Cross.apply(q, states).view(batch, length, heads, d)  # type: ignore[no-untyped-call]
     elif tricks.aligned:
         shares = (states @ q.transpose(1, 2)).softmax(1)  # (batch, T, N * heads)
@@ -169,10 +152,9 @@ def _cross_attention(
 def _feed_forward(w: dict[str, Tensor], x: Tensor, tricks: Tricks, encoder: bool) -> Tensor:
     fp8 = encoder and tricks.fp8 != ""
     width = len(w["fc1.bias"])
-    if tricks.gelu in ("kernel", "product") and width & (width - 1) == 0:
-        inside = tricks.gelu == "product" and not fp8 and suits(width, x.shape[-1])
+    if tricks.gelu == "kernel" and width & (width - 1) == 0:
         layers = [w[f"{layer}.{kind}"] for layer in ("fc1", "fc2") for kind in ("weight", "bias")]
-        flat: Tensor = _FeedForward.apply(x.flatten(0, 1), *layers, fp8, inside)  # type: ignore[no-untyped-call]
+        flat: Tensor = _FeedForward.apply(x.flatten(0, 1), *layers, fp8)  # type: ignore[no-untyped-call]
         return _norm(w, "final_layer_norm", x + flat.view(x.shape))
     inner = _linear(w, "fc1", x, fp8)
     inner = F.gelu(inner) if tricks.gelu == "library" else _Gelu.apply(inner)  # type: ignore[no-untyped-call]
@@ -196,23 +178,6 @@ def _decoder_layer(
 
 
 # ---- the parts of the tricks ------------------------------------------------------------------
-
-
-class _Embedding(torch.autograd.Function):
-    """Rows of a table, summed where a position has several; PAD learns nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, table: Tensor, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        ctx.save_for_backward(ids)
-        ctx.rows = len(table)
-        x = F.embedding(ids, table)
-        return (x if ids.ndim == 2 else x.sum(2)).to(dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (ids,) = ctx.saved_tensors
-        flat = grad.flatten(0, 1)
-        return embedding_backward(ids.reshape(len(flat), -1), flat, ctx.rows, PAD), None, None
 
 
 class _Readers(torch.autograd.Function):
@@ -258,7 +223,7 @@ class _Cross(torch.autograd.Function):
         q, states, shares = ctx.saved_tensors
         wide, back = shares.float(), (states @ grad.transpose(1, 2)).float()
         scores = (wide * (back - (wide * back).sum(1, keepdim=True))).to(q.dtype)
-        return scores.transpose(1, 2) @ states, two_products(shares, grad, scores, q)
+        return scores.transpose(1, 2) @ states, kernels.two_products(shares, grad, scores, q)
 
 
 class _Gelu(torch.autograd.Function):
@@ -312,69 +277,51 @@ class _Attention(torch.autograd.Function):
         bias: Tensor,
         heads: int,
         causal: bool,
-        way: str,
         fp8: bool,
         backward8: bool,
     ) -> Tensor:
         qkv = product(x.flatten(0, 1), weight, bias, fp8).view(*x.shape[:2], -1)
-        kept: list[Tensor] = []
-        if way == "kernel":
-            mixed: Tensor = kernels.attend(qkv, heads, causal)
-        else:
-            mixed, logs = attend_logsum(qkv, heads, causal)
-            kept = [mixed, logs]
-        ctx.save_for_backward(x, weight, qkv, *kept)
-        ctx.ways = (heads, causal, way, backward8)
+        mixed: Tensor
+        mixed, logs = kernels.attend(qkv, heads, causal)
+        ctx.save_for_backward(x, weight, qkv, mixed, logs)
+        ctx.ways = (heads, causal, backward8)
         return mixed
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, qkv, *kept = ctx.saved_tensors
-        heads, causal, way, backward8 = ctx.ways
-        if way == "kernel":
-            dqkv, sums = kernels.attend_backward(qkv, grad, heads, causal)
-        else:
-            dqkv, sums = attend_logsum_backward(qkv, *kept, grad, heads, causal, way)
+        x, weight, qkv, mixed, logs = ctx.saved_tensors
+        heads, causal, backward8 = ctx.ways
+        dqkv, sums = kernels.attend_backward(qkv, mixed, logs, grad, heads, causal)
         flat = dqkv.flatten(0, 1)
         dx = product(flat, weight.t(), None, backward8).view(x.shape)
         db = sums.sum(0).to(grad.dtype)
-        return dx, flat.t() @ x.flatten(0, 1), db, None, None, None, None, None
+        return dx, flat.t() @ x.flatten(0, 1), db, None, None, None, None
 
 
 class _FeedForward(torch.autograd.Function):
-    """fc2(GELU(fc1(x))), with the kernels of the GELU: they also round and sum up for others.
-
-    Inside: the GELU is done by the products before it, forward and backward.
-    """
+    """fc2(GELU(fc1(x))), with the kernels of the GELU: they also round and sum up for others."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, fp8: bool, inside: bool
+        ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, fp8: bool
     ) -> Tensor:
-        ctx.ways = (fp8, inside)
-        if inside:
-            h, g = gelu_product(x, w1, b1)
-        else:
-            h = product(x, w1, b1, fp8)
-            g, small, scales = kernels.gelu(h, fp8)
+        ctx.fp8 = fp8
+        h = product(x, w1, b1, fp8)
+        g, small, scales = kernels.gelu(h, fp8)
         ctx.save_for_backward(x, h, g, w1, w2)
         return _scaled(small, scales, w2, b2, x.dtype) if fp8 else product(g, w2, b2, False)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, h, g, w1, w2 = ctx.saved_tensors
-        fp8, inside = ctx.ways
-        if inside:
-            dh, sums = slope_product(grad, w2, h)
-        else:
-            dg = product(grad, w2.t(), None, fp8)
-            dh, sums, small, scales = kernels.gelu_backward(dg, h, fp8)
-        if fp8:
+        dg = product(grad, w2.t(), None, ctx.fp8)
+        dh, sums, small, scales = kernels.gelu_backward(dg, h, ctx.fp8)
+        if ctx.fp8:
             dx = _scaled(small, scales, w1.t(), None, x.dtype)
         else:
             dx = product(dh, w1.t(), None, False)
         db1 = sums.sum(0).to(grad.dtype)
-        return dx, dh.t() @ x, db1, grad.t() @ g, grad.sum(0), None, None
+        return dx, dh.t() @ x, db1, grad.t() @ g, grad.sum(0), None
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None, fp8: bool) -> Tensor:

@@ -14,6 +14,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ class Pages:
             self.tokenizer.codebooks_ = [SplitBook(book, tricks.tokens) for book in books]
         self.grid: Grid = parse_grid(recipe.cut.grid)
         self.album = album
-        if album is not None and (tricks.words or tricks.cut):
+        if album is not None and tricks.cut:
             self.album = album.with_words()
         self.cut_by_kernel = tricks.cut
         self.tokens: TokenFiles | None = None
@@ -326,7 +327,7 @@ def train(
         tokenizer.save_pretrained(folder)
         write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
     fast = t.fast and device.startswith("cuda") and recipe.model.backbone == "bart"
-    tricks = PROVEN if fast and kernels.there(device) else PLAIN
+    tricks = tricks_for(device, album) if fast else PLAIN
     pages = Pages(recipe, tokenizer, device, album, fast, tricks)
     exams = Exams(recipe, tokenizer)
 
@@ -351,6 +352,17 @@ def train(
         save_model=lambda: model.save_pretrained(folder),
         report=report,
     )
+
+
+def tricks_for(device: str, album: Album | None) -> Tricks:
+    """What the fast loop can do on a GPU: without the kernels everything the plain way."""
+    if not kernels.there(device):
+        return PLAIN
+    if album is None:  # puzzles that were cut and tokenised before
+        return replace(PROVEN, cut=False)
+    # The kernel reads pixels of four bytes, beside those of three; half is left to the step.
+    words, free = 4 * album.pixels.numel() // 3, torch.cuda.mem_get_info(device)[0]
+    return replace(PROVEN, cut=2 * words <= free)
 
 
 class Exams:

@@ -14,8 +14,6 @@ class Tricks:
     tokens: str = "float32"
     """Products of the tokenizer: 'float32', 'split' (three bfloat16 terms a factor, sums in
     float32, arg-max in the same kernel) or 'bfloat16' (one term)."""
-    words: bool = False
-    """Pixels of four bytes beside those of three: the cut reads a third as often."""
     cut: bool = False
     """The cut in a kernel of its own (kernels_cut.cut, from pixels of four bytes): the same grey
     levels; what the tokenizer does not read of a piece is not cut."""
@@ -25,23 +23,17 @@ class Tricks:
     padded: bool = False
     """Cross-attention's backward pass written out, so that none of its products has rows of 116
     numbers and the second adds to what the first wrote; the cells' head padded to 8 rows."""
-    cross: bool = False
-    """Cross-attention in kernels of its own (kernels_cross; up to 128 tokens and queries)."""
     gathered: bool = False
     """With blocks: the gradients of the encoder states, one from each reader, are added up in one
     pass instead of one after the other."""
-    embedding: bool = False
-    """The gradient of the embeddings from sorted ids, without atomic additions."""
     heads16: bool = False
     """The training-only heads in the dtype of the activations instead of float32."""
     gelu: str = "library"
     """'library'; 'shared': one exponential gives the error function (within 2e-7) and, in the
     backward pass, the density beside it; 'kernel': the same in kernels of its own, which also round
-    to 8 bits and sum up the gradient of the bias; 'product': inside the products before it, except
-    in 8 bits (kernels_products)."""
+    to 8 bits and sum up the gradient of the bias."""
     attention: str = "library"
-    """'library' (torch chooses), or up to 128 tokens 'kernel' (kernels.attend), 'logsum' (its sums
-    kept for the backward pass) or 'halves' (so, and with half the tokens a program)."""
+    """'library' (torch chooses), or up to 128 tokens 'kernel' (kernels.attend)."""
     fp8: str = ""
     """Encoder products in 8 bits, scaled row by row: '', 'fc' (feed-forward both ways and the
     forward pass of qkv: where the rounding costs no extra pass), or 'all'."""
@@ -54,8 +46,8 @@ class Tricks:
     def __post_init__(self) -> None:
         allowed: dict[str, tuple[str, ...]] = {
             "tokens": ("float32", "split", "bfloat16"),
-            "gelu": ("library", "shared", "kernel", "product"),
-            "attention": ("library", "kernel", "logsum", "halves"),
+            "gelu": ("library", "shared", "kernel"),
+            "attention": ("library", "kernel"),
             "fp8": ("", "fc", "all"),
         }
         for name, values in allowed.items():
@@ -67,7 +59,10 @@ PLAIN = Tricks()
 # What the fast loop trains with: measured faster, and the same within rounding (docs/speed.md).
 PROVEN = Tricks(
     tokens="split",
+    cut=True,
     aligned=True,
+    padded=True,
+    gathered=True,
     heads16=True,
     gelu="kernel",
     attention="kernel",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from puzlm import fast, kernels, kernels_cross
+from puzlm import fast, kernels
 from puzlm.backbones import BACKBONES, ModelSettings, Seq2Seq, TorchReader
 from puzlm.decoding import decode
 from puzlm.errors import ModelError, SettingsError
@@ -151,14 +151,13 @@ def test_what_one_stack_can_see(tokenizer, sentences):
 
 
 @pytest.mark.parametrize("symbols", [1, 3])
-@pytest.mark.parametrize("tricks", [Tricks(), Tricks(embedding=True)])
-def test_fast_bart_is_bart(symbols, tricks, tokenizer):
+def test_fast_bart_is_bart(symbols, tokenizer):
     """Same logits and same gradients from the same weights, for one and for several symbols."""
     model = model_of("bart", tokenizer).train()
     ids = torch.randint(0, len(tokenizer), (4, 30) if symbols == 1 else (4, 30, symbols))
     written = torch.randint(0, len(tokenizer), (4, 9))
     slow = model(ids, written)
-    quick, states = bart(model.net, ids, written, torch.float32, tricks)
+    quick, states = bart(model.net, ids, written, torch.float32)
     assert torch.allclose(slow, quick, atol=1e-4)
     assert torch.allclose(states, model.encode(ids), atol=1e-4)
     target = torch.randn_like(slow)
@@ -176,15 +175,10 @@ TRICKS = {  # and how far logits and gradients may be from the plain ones, of th
     "aligned": (Tricks(aligned=True), 1e-5),
     "shared": (Tricks(gelu="shared"), 1e-5),
     "gelu": (Tricks(gelu="kernel"), 1e-5),
-    "product": (Tricks(gelu="product"), 1e-5),
     "attention": (Tricks(attention="kernel"), 1e-5),
-    "logsum": (Tricks(attention="logsum"), 1e-5),
-    "halves": (Tricks(attention="halves"), 1e-5),
     "blocks": (Tricks(blocks=True), 1e-5),
     "padded": (Tricks(padded=True), 1e-5),
-    "cross": (Tricks(cross=True), 1e-5),
     "gathered": (Tricks(blocks=True, gathered=True), 1e-5),
-    "embedding": (Tricks(embedding=True), 1e-5),
     "fp8": (Tricks(fp8="fc"), 0.1),
     "fp8 everywhere": (Tricks(fp8="all"), 0.1),
     "together": (Tricks(aligned=True, gelu="kernel", attention="kernel", fp8="fc"), 0.1),
@@ -222,13 +216,11 @@ def test_tricks_change_nothing_but_rounding(name, tokenizer, monkeypatch):
 def test_a_sentence_too_long_for_the_kernel_is_read_by_the_library(tokenizer, monkeypatch):
     model = model_of("bart", tokenizer).train()
     ids = torch.randint(0, len(tokenizer), (2, 116))
-    kernel = Tricks(attention="kernel", cross=True)
+    kernel = Tricks(attention="kernel")
     monkeypatch.setattr(kernels, "LONGEST", 64)
-    monkeypatch.setattr(kernels_cross, "MOST", 64)
     got = bart(model.net, ids, ids[:, :9], torch.float32, kernel)[0]
     monkeypatch.undo()
     assert kernels.suits(116, 64) and not kernels.suits(129, 64) and not kernels.suits(116, 48)
-    assert kernels_cross.suits(72, 116, 512) and not kernels_cross.suits(129, 116, 512)
     want = bart(model.net, ids, ids[:, :9], torch.float32)[0]
     assert torch.allclose(got, want, atol=1e-4)
 

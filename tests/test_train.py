@@ -7,7 +7,7 @@ import pytest
 import torch
 from training import recipe_of
 
-from puzlm import checkpoints
+from puzlm import checkpoints, fast
 from puzlm.bench_parts import WideBook
 from puzlm.bigram import SideModel, batches_of, fit, side_symbols
 from puzlm.corpus import Album, cut_batch, draw_batch
@@ -21,7 +21,7 @@ from puzlm.starts import build_model
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.tokens import write_tokens
 from puzlm.train import Objective, Pages, fit_tokenizer, train
-from puzlm.tricks import Tricks
+from puzlm.tricks import PLAIN, PROVEN
 
 
 def test_tiny_model_overfits_32_real_puzzles(folder, tmp_path):
@@ -74,35 +74,25 @@ def test_one_fast_step_is_one_plain_step(folder, tmp_path):
         assert torch.allclose(grads_a[name], grad, atol=1e-5, rtol=1e-3), name
 
 
-@pytest.mark.parametrize(
-    ("fp8", "attention", "gelu"),
-    [("", "kernel", "kernel"), ("fc", "kernel", "kernel"), ("", "halves", "product")],
-)
-def test_one_step_with_all_tricks_is_one_plain_step(folder, fp8, attention, gelu):
-    """From the pixels on, in one graph: within rounding, in 8 bits within 2 %."""
+@pytest.mark.parametrize(("fp8", "blocks"), [("", False), ("fc", False), ("", True)])
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler asks for it
+def test_one_step_as_it_is_trained_is_one_plain_step(folder, fp8, blocks, monkeypatch):
+    """From the pixels on, whole or by layers: within rounding, in 8 bits within 2 %."""
+    monkeypatch.setattr(fast, "BACKEND", "aot_eager")
     recipe = recipe_of(folder)
     album = Album.read([folder])
     tokenizer = PieceTokenizer(recipe.tokenizer).fit(_images(folder), max_iter=3)
-    tricks = Tricks(
-        tokens="split",
-        cut=True,
-        padded=True,
-        embedding=True,
-        aligned=True,
-        heads16=True,
-        cross=attention == "halves",
-        gelu=gelu,
-        attention=attention,
-        fp8=fp8,
-    )
+    tricks = replace(PROVEN, fp8=fp8, blocks=blocks, graph=False)
     objective = Objective(build_model(recipe, tokenizer), tokenizer, 4, 0.5)
     results = []
     for some in (None, tricks):
-        pages = Pages(recipe, tokenizer, "cpu", album, tricks=some or Tricks())
+        pages = Pages(recipe, tokenizer, "cpu", album, tricks=some or PLAIN)
         run = objective
         if some is not None:
+            assert pages.album.words is not None  # what the kernel cuts
             objective.fast, objective.tricks = torch.float32, some
-            run = torch.compile(objective, backend="aot_eager", fullgraph=True)
+            if not blocks:
+                run = torch.compile(objective, backend="aot_eager", fullgraph=True)
         loss, facts = run(pages.batch(0))
         grads = torch.autograd.grad(loss, list(objective.parameters()), allow_unused=True)
         named = zip(objective.parameters(), grads, strict=True)

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puzlm import (
-    fast,
-    kernels,
-    kernels_cross,
-    kernels_cut,
-    kernels_embedding,
-    kernels_logsum,
-    kernels_products,
-)
-from puzlm.backbones import ModelSettings
+from puzlm import fast, kernels, kernels_cut
 from puzlm.bench_checks import usable
 from puzlm.bench_parts import WAYS, ways
 from puzlm.bench_variants import EXTRA, VARIANTS
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch
 from puzlm.errors import SettingsError
 from puzlm.tokenizer import PieceTokenizer, TokenizerSettings
-from puzlm.tricks import PROVEN, Tricks
+from puzlm.train import tricks_for
+from puzlm.tricks import PLAIN, PROVEN, Tricks
 
 
 @st.composite
@@ -82,29 +76,17 @@ def test_the_cut_of_the_kernel_is_the_cut(seed, side, depth):
     assert torch.equal(got[..., :3].float(), want * seen) and not got[..., 3].any()
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 3), st.integers(1, 20))
-def test_gradient_of_embeddings_is_the_librarys(seed, count, repeat, rows):
-    torch.manual_seed(seed)
-    table = torch.randn(rows, 5, requires_grad=True)
-    ids, grad = torch.randint(0, rows, (count, repeat)), torch.randn(count, 5)
-    torch.nn.functional.embedding(ids, table, 0).sum(1).backward(grad)
-    got = kernels_embedding.embedding_backward(ids, grad, rows, 0)
-    assert torch.allclose(got, table.grad, atol=1e-5)
-
-
 def test_two_products():
     a, c = torch.randn(2, 3, 4, 5)
     b, d = torch.randn(2, 3, 5, 6)
-    got = kernels_products.two_products(a, b, c, d)
+    got = kernels.two_products(a, b, c, d)
     assert torch.allclose(got, a @ b + c @ d, atol=1e-5)
 
 
-EVERYTHING = Tricks(cut=True, embedding=True, padded=True)
+EVERYTHING = Tricks(cut=True, padded=True)
 OTHERS = [
-    Tricks(attention="logsum", gelu="product"),
-    Tricks(attention="halves", gelu="kernel", fp8="fc", tokens="split"),
-    Tricks(attention="kernel", cross=True),
+    Tricks(attention="kernel", gelu="kernel"),
+    Tricks(gelu="kernel", fp8="fc", tokens="split"),
 ]
 
 
@@ -123,53 +105,31 @@ def test_wrong_sums_of_readers_are_noticed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("tricks", "module", "name"),
+    ("tricks", "name"),
     [
-        (Tricks(attention="logsum"), kernels_logsum, "attend_logsum_backward"),
-        (Tricks(attention="halves"), kernels_logsum, "attend_logsum_backward"),
-        (Tricks(gelu="product"), kernels_products, "slope_product"),
-        (Tricks(gelu="product"), kernels_products, "gelu_product"),
-        (Tricks(cross=True), kernels_cross, "cross_backward"),
+        (Tricks(attention="kernel"), "attend"),
+        (Tricks(attention="kernel"), "attend_backward"),
+        (Tricks(gelu="kernel"), "gelu_backward"),
     ],
 )
-def test_a_wrong_second_result_is_noticed(tricks, module, name, monkeypatch):
-    """Sums and GELUs are made beside the first result, and must not be trusted for it."""
-    right = getattr(module, name)
+def test_a_wrong_second_result_is_noticed(tricks, name, monkeypatch):
+    """Logarithms and sums are made beside the first result, and must not be trusted for it."""
+    right = getattr(kernels, name)
 
     def wrong(*a):
-        first, second = right(*a)
-        return first, 2 * second + 1
+        first, second, *others = right(*a)
+        return first, 2 * second + 1, *others
 
-    monkeypatch.setattr(module, name, wrong)
+    monkeypatch.setattr(kernels, name, wrong)
     (why,) = usable(tricks, "cpu")[1].values()
     assert why == "wrong answers"
-
-
-def test_gelu_inside_products_is_what_small_models_are_tested_with(tokenizer):
-    tiny = ModelSettings.of_size("bart", "tiny", tokenizer)
-    assert kernels_products.suits(tiny.feed_forward, tiny.d_model)
-    assert not kernels_products.suits(tiny.feed_forward + 1, tiny.d_model)
-    torch.manual_seed(0)
-    x, up, down = torch.randn(5, 64), torch.randn(128, 64), torch.randn(64, 128)
-    bias, grad = torch.randn(128), torch.randn(5, 64)
-    h = (x @ up.T + bias).requires_grad_()
-    want = torch.nn.functional.gelu(h)
-    back = torch.autograd.grad(want @ down.T, h, grad)[0]
-    got, (found, sums) = (
-        kernels_products.gelu_product(x, up, bias),
-        kernels_products.slope_product(grad, down, h.detach()),
-    )
-    assert torch.allclose(got[0], h, atol=1e-5) and torch.allclose(got[1], want, atol=1e-5)
-    assert torch.allclose(found, back, atol=1e-4)
-    assert torch.allclose(sums.sum(0), back.sum(0), atol=1e-4)
 
 
 @pytest.mark.parametrize(
     ("trick", "module", "name"),
     [
         ("cut", kernels_cut, "cut"),
-        ("embedding", kernels_embedding, "embedding_backward"),
-        ("padded", kernels_products, "two_products"),
+        ("padded", kernels, "two_products"),
     ],
 )
 def test_a_kernel_that_is_wrong_or_fails_is_dropped_and_said(trick, module, name, monkeypatch):
@@ -186,28 +146,33 @@ def test_a_kernel_that_is_wrong_or_fails_is_dropped_and_said(trick, module, name
         monkeypatch.setattr(module, name, bad)
         kept, dropped = usable(EVERYTHING, "cpu")
         assert dropped == {trick: why} and not getattr(kept, trick)
-        assert sum(vars(kept)[other] for other in ("cut", "embedding", "padded")) == 2
+        assert kept.cut != kept.padded
 
 
-def test_nothing_unmeasured_is_trained_with():
-    """docs/speed.md has rows up to `attention` for what the fast loop does."""
-    assert VARIANTS["attention"].tricks == PROVEN
-    for name in ("cut", "embedding", "padded", "gathered", "words", "cross"):
-        assert getattr(PROVEN, name) is False
+def test_what_is_measured_and_pays_is_trained_with():
+    """The ladder up to `padded`, of docs/speed.md; then come a larger batch and 8 bits."""
+    assert list(VARIANTS)[-3:] == ["padded", "batch", "fp8"]
+    assert VARIANTS["padded"].tricks == VARIANTS["batch"].tricks == PROVEN
+    assert not PROVEN.fp8
     assert not set(VARIANTS) & set(EXTRA)
 
 
+def test_training_takes_the_tricks_that_the_device_allows(monkeypatch):
+    """Without Triton or GPU none; all but the cut without room for words, or without images."""
+    album, _ = album_and_draw(0)
+    words = album.with_words().words
+    assert tricks_for("cpu", album) == tricks_for("cpu", None) == PLAIN
+    monkeypatch.setattr(kernels, "there", lambda device: device == "cuda")
+    for free, cut in ((8 * len(words), True), (8 * len(words) - 1, False)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 10 * free))
+        assert tricks_for("cuda", album) == replace(PROVEN, cut=cut)
+        assert tricks_for("cuda", None) == replace(PROVEN, cut=False)
+
+
 def test_ways_are_those_of_kernels_that_there_are():
-    with pytest.raises(SettingsError, match="did you mean 'halves'"):
-        ways("cut,halve", "cpu")
+    with pytest.raises(SettingsError, match="did you mean 'attend_backward'"):
+        ways("cut,attend_backwards", "cpu")
     with pytest.raises(SettingsError, match="on a GPU only"):
         ways("all", "cpu")
-    tables = {
-        **kernels.WAYS,
-        **kernels_logsum.WAYS,
-        **kernels_cross.WAYS,
-        **kernels.GELU,
-        "cut": kernels_cut.WAY,
-    }
-    tables |= dict.fromkeys(("gelu_product", "slope_product"), kernels_products.WAY)
+    tables = {**kernels.WAYS, "cut": kernels_cut.WAY}
     assert {name: first for name, (first, *_) in WAYS.items()} == tables
