@@ -13,12 +13,29 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "speed.md"
-STEPS = ROOT / "docs" / "runs" / "speed-2026-11-15-b.json"
-CURVES = ROOT / "docs" / "runs" / "curve-2026-11-15.json"
+RUNS = ROOT / "docs" / "runs"
+STEPS = (  # which file each step of the ladder is read from
+    ("speed-2026-11-15-b.json", ("plain", "fast", "blocks", "tokens", "layout", "gelu")),
+    ("speed-2026-11-17-a.json", ("attention", "cut")),
+    ("speed-2026-11-17-b.json", ("padded", "logsum", "batch", "fp8")),
+)
+CURVES = RUNS / "curve-2026-11-17.json"
 PICTURE = ROOT / "docs" / "pictures" / "curve.png"
 STAGES = ("cut", "tokenise", "sort", "forward", "backward", "optimiser")
 COLOURS = {"plain": "#444444", "fast": "#1f77b4", "fp8": "#d62728"}
 STYLES = {"plain": "-", "fast": "--", "fp8": ":"}
+
+
+def ladder() -> dict[str, Any]:
+    """The record of the first file, with the steps of all in turn."""
+    files = {name: json.loads((RUNS / name).read_text()) for name, _ in STEPS}
+    record = dict(files[STEPS[0][0]])
+    record["variants"] = {
+        step: files[name]["variants"][step] for name, own in STEPS for step in own
+    }
+    for found in record["variants"].values():
+        found.setdefault("share_of_matrix_rate", found["tflops"] / record["matrix_tflops"])
+    return record
 
 
 def table(record: dict[str, Any]) -> str:
@@ -100,7 +117,7 @@ def picture(record: dict[str, Any], path: Path) -> None:
 
 def filled(text: str) -> str:
     """The page with its blocks made anew."""
-    steps, curves = (json.loads(path.read_text()) for path in (STEPS, CURVES))
+    steps, curves = ladder(), json.loads(CURVES.read_text())
     for name, block in (
         ("facts", facts(steps)),
         ("stages", table(steps)),
