@@ -340,4 +340,5 @@ def _fit(s: TokenizerSettings) -> PieceTokenizer:
 
 
 def _backend(engine: Solver) -> str:
-    return "onnx" if type(engine.reader).__name__.startswith("Onnx") else "torch"
+    model = engine.reader or engine.edges
+    return "onnx" if type(model).__name__.startswith("Onnx") else "torch"

@@ -7,7 +7,7 @@ colours bled symbols count too. Chosen in docs/results.md, "Choosing the weights
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from puzlm.decoding import Decoded
 from puzlm.puzzle import Grid, Positions, Puzzle
-from puzlm.solution import Floats
+from puzlm.solution import Floats, Solution
 
 Seen = tuple[Floats | None, Floats, Floats]  # what a ViT says: of cells, right of, and below what
 Pairs = dict[str, tuple[Floats, Floats]]  # evidence by name: what lies right of, and below, what
@@ -45,6 +45,9 @@ TOUCHING, SEAMS = 0.8, 4.0
 # learned sides, which know worn borders better; then both count alike: docs/runs/touching-val.json.
 AHEAD, ALIKE = 0.02, 1.0
 WORN = 0.5  # pixels beside learned sides in large worn puzzles: docs/runs/weights-10x10-val.txt
+# Sides alone leave no doubt if the best arrangement agrees with them, and beats the second, by so
+# much: docs/runs/clear-val.json.
+CLEAR, AHEAD_OF_SECOND = 0.95, 3.0
 AGREED = 64  # width of the beam that looks for such an answer; as good for this as a wide one
 # Where colours had run over the cuts and were mended (bleed.py) symbols count too, since pixels are
 # no longer quite true: docs/runs/bleed-choices.txt, sections 2 and 3; of large boards 4 and 7.
@@ -75,6 +78,8 @@ class Evidence:
     bled: bool = False  # its colours had run over the cuts, and were mended
     seq2seq: Any = None  # Read
     vision: Seen | None = None
+    sides: Pairs = field(default_factory=dict)  # what pixels and learned sides said, if asked
+    clear: Solution | None = None  # the answer, where sides alone leave no doubt
     seconds: float = 0.0
 
 
@@ -158,6 +163,17 @@ def agreement(right: Floats, below: Floats, grid: Grid, kinds: Positions | None 
 
     found = assembly.beam_search(right, below, grid, width=AGREED, kinds=kinds)[0][0]
     return float(pair_confidence(found, right, below, grid, kinds).mean())
+
+
+def clear_answer(right: Floats, below: Floats, grid: Grid) -> Positions | None:
+    """The arrangement that sides of one kind want, if it agrees with them and no other is near."""
+    from puzlm import assembly
+
+    found, scores = assembly.beam_search(right, below, grid, width=AGREED, top=2)
+    if len(scores) > 1 and scores[0] - scores[1] < AHEAD_OF_SECOND:
+        return None
+    agrees = float(pair_confidence(found[0], right, below, grid).mean())
+    return found[0] if agrees >= CLEAR else None
 
 
 def added(

@@ -8,7 +8,8 @@ What the weights are, and where they change, is in evidence.py; the search is in
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from puzlm.evidence import (
     Pairs,
     added,
     border_weights,
+    clear_answer,
     large_board,
     pair_confidence,
 )
@@ -40,6 +42,38 @@ USES = {
     "bigram": ("sides",),
     "vision-pairs": ("edges",),
 }
+
+
+def sure_by_sides(solver: Solver, puzzle: Puzzle, evidence: Evidence) -> Solution | None:
+    """The answer by sides alone, if borders touch and leave no doubt; then no large model is asked.
+
+    Two witnesses, pixels and learned sides, must each want the same arrangement and no other.
+    """
+    from puzlm import assembly, classic
+
+    n, edges, start = len(puzzle.pieces), solver.edges, time.perf_counter()
+    if evidence.bled or edges is None or not 2 < n == puzzle.cells <= assembly.SMALL_GRID:
+        return None
+    if not all_differ(kinds_of(puzzle.pieces)):
+        return None
+    evidence.sides["pixels"] = _alone(*classic.evidence(puzzle.pieces, None))
+    first = clear_answer(*evidence.sides["pixels"], puzzle.grid)
+    if first is not None:
+        evidence.sides["edges"] = _alone(*edges.scores(puzzle.pieces))
+        second = clear_answer(*evidence.sides["edges"], puzzle.grid)
+    evidence.seconds += time.perf_counter() - start
+    if first is None or second is None or (first != second).any():
+        return None
+    found = fused(solver, puzzle, {}, evidence)
+    return replace(found, solver="auto (edges + pixels, clear)")
+
+
+def _alone(right: Any, below: Any) -> tuple[Floats, Floats]:
+    """Scores of pairs in double precision; no piece lies beside itself."""
+    both = np.array(right, np.float64), np.array(below, np.float64)
+    for scores in both:
+        np.fill_diagonal(scores, -np.inf)
+    return both
 
 
 def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evidence) -> Solution:
@@ -64,7 +98,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         pairs["context"] = (near[0], near[1])
     read = bool(cells or pairs)  # by a model that sees the puzzle as a whole
     if n > 1:
-        pairs |= _sides_of(solver, puzzle, use, read, evidence.bled)
+        pairs |= _sides_of(solver, puzzle, use, read, evidence)
     pairs = {k: (same_pairs(a, kinds), same_pairs(b, kinds)) for k, (a, b) in pairs.items()}
     # With holes they would pull pieces together that do not touch.
     whole = read and n == puzzle.cells > 2
@@ -131,23 +165,22 @@ def _weights(solver: Solver, evidence: Evidence) -> dict[str, float]:
 
 
 def _sides_of(
-    solver: Solver, puzzle: Puzzle, use: tuple[str, ...], read: bool, bled: bool
+    solver: Solver, puzzle: Puzzle, use: tuple[str, ...], read: bool, evidence: Evidence
 ) -> Pairs:
     """What the sides say: their pixels, learned and measured, and their symbols."""
     from puzlm import classic
 
     found: Pairs = {}
-    if "pixels" in use:
-        right, below = classic.evidence(puzzle.pieces, 1.0 if bled else None)
-        found["pixels"] = (right.astype(np.float64), below.astype(np.float64))
     if "edges" in use and solver.edges is not None:
-        found = {"edges": solver.edges.scores(puzzle.pieces)} | found
-    for pair in (p for both in found.values() for p in both):
-        np.fill_diagonal(pair, -np.inf)
+        found["edges"] = evidence.sides.get("edges") or _alone(*solver.edges.scores(puzzle.pieces))
+    if "pixels" in use:
+        found["pixels"] = evidence.sides.get("pixels") or _alone(
+            *classic.evidence(puzzle.pieces, 1.0 if evidence.bled else None)
+        )
     # Beside stronger evidence that is sound the symbolic sides add nothing (docs/log.md).
     weak = "pixels" not in use or not read and "edges" not in found
     model, tokenizer = solver.sides, solver.tokenizer
-    if "sides" in use and (weak or bled) and model is not None and tokenizer is not None:
+    if "sides" in use and (weak or evidence.bled) and model is not None and tokenizer is not None:
         symbols = side_symbols(tokenizer.encode(puzzle.pieces), tokenizer)
         found["sides"] = model.scores(symbols)
     return found

@@ -35,7 +35,7 @@ from puzlm.box import (
 from puzlm.decoding import METHODS, WIDTH, Reader, assigned, by_slot, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
 from puzlm.evidence import Evidence, Read, Seen, by_piece, by_size
-from puzlm.fusion import fused
+from puzlm.fusion import fused, sure_by_sides
 from puzlm.images import Pixels
 from puzlm.puzzle import Grid, Puzzle
 from puzlm.solution import Floats, Given, Solution, as_puzzle, at_random, check_given, grid_name
@@ -122,7 +122,10 @@ class Solver:
         else:
             found = cls(
                 PieceTokenizer.from_pretrained(folder),
-                load_reader(folder, *how) if solver in ("auto", "seq2seq", "symbols") else None,
+                # For `auto` the box loads it when the first puzzle is in doubt.
+                load_reader(folder, *how)
+                if solver in ("seq2seq", "symbols") or solver == "auto" and box is None
+                else None,
                 load_sides(folder, *how),
                 checkpoints.card(folder),
                 box=box,
@@ -216,6 +219,8 @@ class Solver:
         as_given, gathered = puzzles, [Evidence() for _ in puzzles]
         if self.solver == "auto":
             puzzles = [self._mended(*one) for one in zip(puzzles, gathered, strict=True)]
+            for puzzle, fix, evidence in zip(puzzles, fixed, gathered, strict=True):
+                evidence.clear = None if fix else sure_by_sides(self, puzzle, evidence)
         if self.solver in ("auto", "seq2seq", "symbols"):
             self._gather(
                 puzzles,
@@ -249,6 +254,8 @@ class Solver:
 
     def _answer(self, puzzle: Puzzle, given: dict[int, int], evidence: Evidence) -> Solution:
         """Turn what was gathered of one puzzle into its solution."""
+        if evidence.clear is not None:
+            return evidence.clear
         if self.solver == "seq2seq":
             found: Read = evidence.seq2seq
             return Solution(
@@ -284,7 +291,7 @@ class Solver:
         most: int,
     ) -> None:
         """Let one model read all puzzles that it takes, those of one size together."""
-        able = [i for i, p in enumerate(puzzles) if takes(p) is not None]
+        able = [i for i, p in enumerate(puzzles) if into[i].clear is None and takes(p) is not None]
         for group in by_size(puzzles, able, most):
             start = time.perf_counter()
             answers = read([puzzles[i] for i in group], group)

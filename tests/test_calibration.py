@@ -40,6 +40,7 @@ def test_every_fitted_kind_is_reached_by_an_answer():
         assert kind(solver, grid[0] * grid[1]) == name
     assert kind("seq2seq (assign)", 9) == "seq2seq beam"
     assert kind("symbols (sides)", 16) == "bigram"
+    assert kind("auto (edges + pixels, clear)", 9) == "auto clear"
 
 
 @pytest.mark.parametrize("name", ANSWERS)

@@ -7,6 +7,7 @@ from PIL import Image
 
 from puzlm import Puzzle, Solver
 from puzlm.backbones import ModelSettings, Seq2Seq, TorchReader
+from puzlm.calibration import CLEAR
 from puzlm.errors import ModelError, PuzzleError, SettingsError
 from puzlm.images import write_image
 from puzlm.metrics import absolute, perfect
@@ -212,8 +213,27 @@ def test_solve_many_is_solve(auto, photo):
         assert np.array_equal(one.positions, auto.solve(puzzle).positions)
 
 
+def test_no_large_model_is_asked_where_sides_leave_no_doubt(photo):
+    """Worn, equal, missing or given pieces: all are asked."""
+    solver = Solver.from_pretrained()
+    puzzle = Puzzle.from_image(photo, 3, seed=1)
+    found = solver.solve(puzzle)
+    assert found.solver == "auto (edges + pixels, clear)"
+    assert np.array_equal(found.positions, puzzle.truth)
+    assert solver.reader is None and "vision" not in vars(solver.box)  # nor were they loaded
+    assert np.all(found.confidences == CLEAR)
+    twice = np.where(np.arange(9)[:, None, None, None] == 1, puzzle.pieces[0], puzzle.pieces)
+    for other in (
+        Puzzle.from_image(photo, 3, gap=0.3, seed=1),
+        Puzzle.from_image(photo, 3, missing=1, seed=1),
+        Puzzle(twice, (3, 3)),
+    ):
+        assert "seq2seq" in solver.solve(other).solver
+    assert "seq2seq" in solver.solve(puzzle, given={0: int(puzzle.truth[0])}).solver
+
+
 def test_solution_is_frozen_and_says_who_answered(auto, photo):
-    found = auto.solve(Puzzle.from_image(photo, 3))
+    found = auto.solve(Puzzle.from_image(photo, 3, gap=0.5))
     with pytest.raises(AttributeError):
         found.solver = "me"
     assert found.solver.startswith("auto (seq2seq")
