@@ -2,8 +2,8 @@
 
     python docs/gather_calibration.py DATA OUT.jsonl MINUTES [FIRST [SOLVER or WORD...]]
 
-DATA holds photos-val.tar, art-val.tar, kaggle/valid.csv, and in large/ photos of 756 x 560 pixels
-or more, better 980 x 644, that are of none of the test sets. A few puzzles of every setting are
+DATA holds photos-val.tar, art-val.tar, kaggle/valid.csv, and in large/, if at all, photos of 756 x 560
+pixels or more, better 980 x 644, that are of none of the test sets. A few puzzles of every setting are
 asked in turn, until the time is up.
 """
 
@@ -135,7 +135,8 @@ def read(data: str) -> dict[str, list[Pixels]]:
     }
     found["large"], found["huge"] = [], []
     found["288 px"] = []  # as large as the test photos
-    for image in iter_images([Path(f"{data}/large")], None):
+    large = Path(data, "large")
+    for image in iter_images([large], None) if large.is_dir() else ():
         short = min(image.shape[:2])
         top, left = (image.shape[0] - short) // 2, (image.shape[1] - short) // 2
         found["288 px"].append(_resized(image[top : top + short, left : left + short], (288, 288)))
@@ -193,7 +194,8 @@ def gather(data: str, out: str, minutes: str, first: str = "0", *only: str) -> N
     every = [
         (s, puzzles(s, data, images.get(s.data, []), int(first) + 61 * i))
         for i, s in enumerate(settings())
-        if not words or any(word in s.name for word in words)
+        if (s.data == "ready" or images[s.data])
+        and (not words or any(word in s.name for word in words))
     ]
     began = time.monotonic()
     with Path(out).open("w", encoding="utf-8") as file:

@@ -281,8 +281,8 @@ def solve_cost(report: Report, cold: int, repeats: int) -> Record:
     # One photo cut ever finer: more pieces are smaller pieces, as for a person with one photo.
     points = {k: (len(cuts[k].pieces), times[k]["median"]) for k in cuts}
     exponent = bench.exponent(points.values())
-    # What `auto` asks, and so what it costs, depends on the grid and on what sides leave in doubt: a
-    # line through several kinds of answer says little, so each kind has its own.
+    # What `auto` asks, and so what it costs, depends on the grid and on what sides leave in doubt:
+    # a line through several kinds of answer says little, so each kind has its own.
     by: dict[str, list[tuple[int, float]]] = {}
     for k in cuts:
         by.setdefault(answers[k].solver, []).append(points[k])
