@@ -3,8 +3,8 @@
     python docs/gather_calibration.py DATA OUT.jsonl MINUTES [FIRST [SOLVER or WORD...]]
 
 DATA holds photos-val.tar, art-val.tar, kaggle/valid.csv, and in large/, if at all, photos of
-756 x 560 pixels or more, better 980 x 644, that are of none of the test sets. A few puzzles of every
-setting are asked in turn, until the time is up.
+756 x 560 pixels or more, better 980 x 644, that are of none of the test sets. A few puzzles of
+every setting are asked in turn, until the time is up.
 """
 
 from __future__ import annotations
