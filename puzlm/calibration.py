@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Numbers = dict[str, tuple[float, float, float]]  # feature: weight, lowest, highest value
 
-VERSION = 4  # of the numbers in FITTED; stands in results files with such confidences
+VERSION = 5  # of the numbers in FITTED; stands in results files with such confidences
 PLACES = 5  # decimals of raw confidences, as in a results file: so both give the same numbers
 DOUBT = 0.005  # raw confidences are kept so far from 0 and 1: closer says no more (chosen of six),
 FINE = 0.00002  # but for solvers of sides alone, which are soon sure, it does (chosen of four)
@@ -187,10 +187,10 @@ FITTED: dict[str, Numbers] = {
         "cells": (-0.851, 1.386, 3.401),
     },
     "auto neighbours large": {
-        "one": (1.24, 1.0, 1.0),
-        "own": (0.682, -5.293, 5.293),
-        "near": (0.651, -5.293, 5.187),
-        "others": (0.835, -1.717, 5.24),
+        "one": (0.223, 1.0, 1.0),
+        "own": (0.391, -5.293, 5.293),
+        "near": (0.506, -3.049, 5.293),
+        "others": (0.86, -1.433, 5.293),
     },
     "auto sides": {
         "one": (-0.896, 1.0, 1.0),

@@ -202,7 +202,10 @@ def test_numbers_hold_only_known_features():
 
 
 def test_numbers_are_those_of_the_fits_on_record():
-    files = [DOCS / "runs" / f"calibration-{name}.json" for name in ("val", "framed", "neighbours")]
+    files = [
+        DOCS / "runs" / f"calibration-{name}.json"
+        for name in ("val", "framed", "neighbours", "worn")
+    ]
     fits = [json.loads(file.read_text()) for file in files]
     kinds = {name: found["numbers"] for fit in fits for name, found in fit["kinds"].items()}
     assert json.loads(json.dumps(FITTED)) == {k: numbers for k, numbers in kinds.items() if numbers}
