@@ -76,7 +76,9 @@ def test_sample_solve_and_look(open_page):
     assert page.locator(".piece").count() == 9
     assert cells(page) == list(range(9))
     solve(page)
-    expect(page.locator("#status")).to_contain_text("All 9 pieces in place")
+    expect(page.locator("#status")).to_contain_text(
+        "All 9 pieces in place. On average 99\u00a0% sure"
+    )
     expect(page.locator("#score")).to_have_text("9 of 9")
     expect(page.locator("#who")).to_contain_text("auto (")
     assert re.fullmatch(r"[\d.]+ m?s", page.inner_text("#time"))

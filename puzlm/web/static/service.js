@@ -82,6 +82,7 @@ export function viridis(share) {
   return `rgb(${mix.join(" ")})`;
 }
 
-export const percent = (share) => `${Math.round(share * 100)}\u00a0%`;
+// As the command does it: nothing but certainty is 100 %.
+export const percent = (share) => `${Math.floor(share * 100 + 1e-9)}\u00a0%`;
 export const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 export const pause = (ms) => new Promise((done) => setTimeout(done, ms));
