@@ -27,9 +27,8 @@ DOUBT = 0.005  # raw confidences are kept so far from 0 and 1: closer says no mo
 FINE = 0.00002  # but for solvers of sides alone, which are soon sure, it does (chosen of four)
 NEAR = 2  # rows and columns: a piece is judged by 24 others around it
 SIDES = ("auto sides", "bigram", "vision-pairs")
-CLEAR = (
-    0.999  # where sides left no doubt: of 1,258 validation puzzles none was wrong, clear-val.json
-)
+# Where sides left no doubt: of 1,258 validation puzzles none was wrong, docs/runs/clear-val.json.
+ALL_RIGHT = 0.999
 
 
 def calibrated(
@@ -47,7 +46,7 @@ def calibrated(
     raw = np.asarray(confidences, np.float64)
     which = kind(solver, grid[0] * grid[1])
     if which == "auto clear":
-        return np.full(len(raw), CLEAR)
+        return np.full(len(raw), ALL_RIGHT)
     numbers = FITTED.get(which, {})
     if not numbers or not len(raw):
         return raw

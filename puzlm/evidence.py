@@ -159,21 +159,24 @@ def border_weights(
 
 def agreement(right: Floats, below: Floats, grid: Grid, kinds: Positions | None = None) -> float:
     """How far what the borders say agrees with itself on its own arrangement: 0 to 1."""
-    from puzlm import assembly
-
-    found = assembly.beam_search(right, below, grid, width=AGREED, kinds=kinds)[0][0]
-    return float(pair_confidence(found, right, below, grid, kinds).mean())
+    return _own_answer(right, below, grid, kinds)[1]
 
 
 def clear_answer(right: Floats, below: Floats, grid: Grid) -> Positions | None:
     """The arrangement that sides of one kind want, if it agrees with them and no other is near."""
+    found, agrees, ahead = _own_answer(right, below, grid)
+    return found if agrees >= CLEAR and ahead >= AHEAD_OF_SECOND else None
+
+
+def _own_answer(
+    right: Floats, below: Floats, grid: Grid, kinds: Positions | None = None
+) -> tuple[Positions, float, float]:
+    """The arrangement borders want, how far they agree with it, how far it beats the second."""
     from puzlm import assembly
 
-    found, scores = assembly.beam_search(right, below, grid, width=AGREED, top=2)
-    if len(scores) > 1 and scores[0] - scores[1] < AHEAD_OF_SECOND:
-        return None
-    agrees = float(pair_confidence(found[0], right, below, grid).mean())
-    return found[0] if agrees >= CLEAR else None
+    found, scores = assembly.beam_search(right, below, grid, width=AGREED, top=2, kinds=kinds)
+    agrees = float(pair_confidence(found[0], right, below, grid, kinds).mean())
+    return found[0], agrees, float(scores[0] - scores[1]) if len(scores) > 1 else np.inf
 
 
 def added(

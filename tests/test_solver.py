@@ -7,7 +7,7 @@ from PIL import Image
 
 from puzlm import Puzzle, Solver
 from puzlm.backbones import ModelSettings, Seq2Seq, TorchReader
-from puzlm.calibration import CLEAR
+from puzlm.calibration import ALL_RIGHT
 from puzlm.errors import ModelError, PuzzleError, SettingsError
 from puzlm.images import write_image
 from puzlm.metrics import absolute, perfect
@@ -220,8 +220,8 @@ def test_no_large_model_is_asked_where_sides_leave_no_doubt(photo):
     found = solver.solve(puzzle)
     assert found.solver == "auto (edges + pixels, clear)"
     assert np.array_equal(found.positions, puzzle.truth)
-    assert solver.reader is None and "vision" not in vars(solver.box)  # nor were they loaded
-    assert np.all(found.confidences == CLEAR)
+    assert not solver.box._languages and "vision" not in vars(solver.box)  # nor were they loaded
+    assert np.all(found.confidences == ALL_RIGHT)
     twice = np.where(np.arange(9)[:, None, None, None] == 1, puzzle.pieces[0], puzzle.pieces)
     for other in (
         Puzzle.from_image(photo, 3, gap=0.3, seed=1),
