@@ -97,6 +97,11 @@ def _vision(g: Graph, s: VisionSettings) -> bytes:
         y = g.linear(f"cells.{grid}", pooled)
         g.op("Reshape", y, g.shape("pieces", 2, cells), out=[name])
         outputs[name] = "n", "m", cells
+    if s.waves:
+        _expect(g, "waves.weight", s.waves**2, s.d_model)
+        y = g.linear("waves", pooled)
+        g.op("Reshape", y, g.shape("pieces", 2, s.waves**2), out=["waves"])
+        outputs["waves"] = "n", "m", s.waves**2
     half = s.d_model // 2
     for number, name in enumerate(("right", "below")):
         y = g.op("Reshape", g.linear(name, pooled), g.shape("pieces", 2, s.d_model))
@@ -202,12 +207,14 @@ class OnnxVision:
         for puzzle, own in zip(x, pieces, strict=True):
             puzzle[:size] = resized(own, self.settings.side)
         feed = {"pieces": x, "present": np.arange(cells) < np.full((len(x), 1), size)}
-        known = [f"cells_{grid}"] if grid in self.settings.grids else []
-        *placed, right, below = (
-            _log_softmax(y[:, :size]) for y in self.session.run([*known, "right", "below"], feed)
-        )
-        near = against_none(right, size), against_none(below, size)
-        return placed[0] if placed else None, *near
+        s, shape = self.settings, parse_grid(grid)
+        known = [f"cells_{grid}"] if grid in s.grids else ["waves"] if s.places(shape) else []
+        *placed, right, below = self.session.run([*known, "right", "below"], feed)
+        if known == ["waves"]:
+            placed = [_at_cells(placed[0], shape, s.waves)]
+        told = _log_softmax(placed[0][:, :size]) if placed else None
+        near = [against_none(_log_softmax(y[:, :size]), size) for y in (right, below)]
+        return told, near[0], near[1]
 
 
 class OnnxEdges:
@@ -236,6 +243,7 @@ def _open(folder: Path, name: str, threads: int | None) -> tuple[Any, Any]:
     session = open_session(folder / f"{name}.onnx", threads)
     ends = {end.name for end in session.get_outputs()}
     grids = {f"cells_{grid}" for grid in getattr(settings, "grids", ())}
+    grids |= {"waves"} if getattr(settings, "waves", 0) else set()
     if session.get_inputs()[0].shape[-2] != settings.side or not grids <= ends:
         raise ModelError(
             f"{folder}: {name}.onnx was written for another {name}.json; run puzlm export again"
@@ -243,7 +251,15 @@ def _open(folder: Path, name: str, threads: int | None) -> tuple[Any, Any]:
     return settings, session
 
 
-def _log_softmax(x: NDArray[np.float32]) -> Floats:
+def _at_cells(weights: NDArray[Any], grid: tuple[int, int], waves: int) -> NDArray[Any]:
+    """Scores of cells from the weights of waves, as Vision has them."""
+    middles = [(np.arange(size) + 0.5) / size for size in grid]
+    down, across = (np.cos(np.pi * np.outer(at, np.arange(waves))) for at in middles)
+    found = down @ (weights.reshape(*weights.shape[:2], waves, waves) / waves) @ across.T
+    return found.reshape(*found.shape[:2], -1)
+
+
+def _log_softmax(x: NDArray[Any]) -> Floats:
     y = x.astype(np.float64)
     y -= y.max(-1, keepdims=True)
     result: Floats = y - np.log(np.exp(y).sum(-1, keepdims=True))

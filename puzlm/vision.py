@@ -68,13 +68,14 @@ class Vision(nn.Module):
         self.cells = nn.ModuleDict(
             {name: nn.Linear(s.d_model, math.prod(parse_grid(name))) for name in s.grids}
         )
+        self.waves = nn.Linear(s.d_model, s.waves**2) if s.waves else None
 
     def forward(
         self, pieces: Tensor, present: Tensor, grid: str
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """(n, m, side, side, 3) in grey levels, (n, m) -> (n, m, cells), two (n, m, m + 1).
 
-        None instead of cells for a grid without an output.
+        None instead of cells for a grid that it has no output for.
         """
         s, (n, m) = self.settings, present.shape
         across = s.side // s.patch
@@ -91,8 +92,23 @@ class Vision(nn.Module):
             query, key = linear(pooled).chunk(2, -1)
             key = torch.cat([key, none.expand(n, 1, -1)], 1)
             found.append(query @ key.transpose(1, 2) / key.shape[-1] ** 0.5)
-        cells = self.cells[grid](pooled) if grid in self.cells else None
-        return cells, found[0], found[1]
+        return self._cells(pooled, grid), found[0], found[1]
+
+    def _cells(self, pooled: Tensor, grid: str) -> Tensor | None:
+        """Scores of cells, by the grid's own output or by that for all others."""
+        if grid in self.cells:
+            own: Tensor = self.cells[grid](pooled)
+            return own
+        rows, columns = parse_grid(grid)
+        if self.waves is None or not self.settings.places((rows, columns)):
+            return None
+        # Where a piece lies is a smooth function of the picture, whatever the grid: the output
+        # weighs products of cosines down and across, and their sum at a cell is its score.
+        waves = self.settings.waves
+        down, across = (_cosines(size, waves, pooled) for size in (rows, columns))
+        by_wave = self.waves(pooled).unflatten(-1, (waves, waves)) / waves
+        found: Tensor = down @ by_wave @ across.T
+        return found.flatten(2)
 
     @torch.no_grad()
     def read(self, pieces: list[NDArray[Any]], grid: str) -> tuple[Floats | None, Floats, Floats]:
@@ -122,6 +138,12 @@ class Vision(nn.Module):
     def from_pretrained(cls, folder: str | Path) -> Vision:
         """Read a saved model."""
         return load(cls, VisionSettings, folder, "vision")
+
+
+def _cosines(size: int, waves: int, like: Tensor) -> Tensor:
+    """Waves at the middles of so many cells in a row: (size, waves)."""
+    middle = (torch.arange(size, device=like.device) + 0.5) / size
+    return (math.pi * middle[:, None] * torch.arange(waves, device=like.device)).cos().to(like)
 
 
 class Edges(nn.Module):

@@ -27,12 +27,20 @@ class VisionSettings:
     heads: int = 8
     feed_forward: int = 2048
     grids: tuple[str, ...] = ("3x3", "5x5")
-    """The grids it has an output for."""
+    """The grids it has an output of their own for."""
+    waves: int = 0
+    """Cosines down and across that make up the output for all other grids; 0: it has none."""
 
     def __post_init__(self) -> None:
         at_least(1, self, "vision", "side", "patch", "layers", "d_model", "heads", "feed_forward")
         _divides(self.side, self.patch, "vision.side")
         _divides(self.d_model, self.heads, "vision.d_model")
+        if self.waves < 0:
+            raise SettingsError(f"vision.waves {self.waves}: must be 0 or more")
+
+    def places(self, grid: tuple[int, int]) -> bool:
+        """Whether it knows the cells of a grid: by an output of its own, or by waves."""
+        return "{}x{}".format(*grid) in self.grids or self.waves > 0 and min(grid) > 1
 
     def compares(self, grid: tuple[int, int]) -> bool:
         """Whether it knows what lies beside what on a grid whose cells it does not know.

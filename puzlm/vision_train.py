@@ -80,10 +80,12 @@ class VisionRecipe:
 
     @property
     def placed(self) -> list[str]:
-        """The grids that the ViT has an output for; of others it learns neighbours alone."""
-        names = dict.fromkeys("{}x{}".format(*parse_grid(grid)) for grid in self.grids)
-        known = getattr(self.model, "grids", names)
-        return [name for name in names if name in known]
+        """The grids whose cells the ViT knows; of others it learns neighbours alone."""
+        grids = dict.fromkeys(parse_grid(grid) for grid in self.grids)
+        kept = [
+            g for g in grids if not isinstance(self.model, VisionSettings) or self.model.places(g)
+        ]
+        return ["{}x{}".format(*grid) for grid in kept]
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, resolved, for the file beside the results."""
@@ -133,13 +135,21 @@ def train(
 
 
 def build(recipe: VisionRecipe) -> Net:
-    """A fresh model, or the one of train.start, which must have the recipe's shape."""
+    """A fresh model, or the one of train.start, which must have the recipe's shape.
+
+    A ViT may have outputs that the one it starts from has not.
+    """
     torch.manual_seed(recipe.train.seed)
     shape, start = recipe.model, recipe.train.start
     kind: Any = MODELS[type(shape)]
-    model: Net = kind.from_pretrained(checkpoints.find(start)) if start else kind(shape)
-    if model.settings != shape:
-        raise SettingsError(f"train.start {start}: a model of another shape than the recipe's")
+    model: Net = kind(shape)
+    if start:
+        old: Net = kind.from_pretrained(checkpoints.find(start))
+        same = vars(old.settings).keys() - {"grids", "waves"}
+        lost = dict(old.named_parameters()).keys() - dict(model.named_parameters()).keys()
+        if lost or any(getattr(old.settings, k) != getattr(shape, k) for k in same):
+            raise SettingsError(f"train.start {start}: a model of another shape than the recipe's")
+        model.load_state_dict(old.state_dict(), strict=False)
     return model.train()
 
 
