@@ -68,8 +68,8 @@ def kind(solver: str, cells: int) -> str:
 
     >>> kind("auto (seq2seq puzlm-3x3 + vision + edges + pixels)", 9), kind("auto (edges)", 100)
     ('auto', 'pairs large')
-    >>> kind("auto (vision neighbours + edges + pixels)", 16)
-    'auto neighbours'
+    >>> kind("auto (vision + edges + pixels)", 16), kind("auto (vision neighbours + edges)", 3)
+    ('auto vision', 'auto neighbours')
     """
     from puzlm.assembly import SMALL_GRID  # beyond, raw confidences are shares of sides that fit
 
@@ -81,9 +81,10 @@ def kind(solver: str, cells: int) -> str:
         name = "bigram"  # no language model for such a grid: the same answer
     if name == "auto" and how.endswith("clear)"):
         name += " clear"
-    elif name == "auto" and "vision neighbours" in how and "seq2seq" not in how:
-        name += " neighbours"  # no model knew cells
-    elif name == "auto" and "vision" not in how:
+    elif name == "auto" and "vision" in how:
+        if "seq2seq" not in how:  # who knew cells: the ViT, or no model
+            name += " neighbours" if "vision neighbours" in how else " vision"
+    elif name == "auto":
         name += " language" if "seq2seq" in how else " framed" if "frame" in how else " sides"
     if cells <= SMALL_GRID:
         return name

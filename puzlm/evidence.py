@@ -39,6 +39,7 @@ WITH_VISION = {
     "seq2seq": 0.1,
     "temperature": 10.0,
 }
+WAVES = 0.5  # the ViT's cells on a grid without an output of its own: docs/runs/waves-val.txt
 # Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
 TOUCHING, SEAMS = 0.8, 4.0
 # In plain pictures that touch fewer sides are best buddies, but still more by their pixels than by

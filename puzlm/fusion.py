@@ -17,6 +17,7 @@ from puzlm.board import BEAM_GRID
 from puzlm.evidence import (
     BESIDE,
     FUSION,
+    WAVES,
     WITH_VISION,
     Evidence,
     Pairs,
@@ -29,7 +30,7 @@ from puzlm.evidence import (
 from puzlm.ground import plain_ground, settled
 from puzlm.kinds import all_differ, kinds_of, same_cells, same_kind, same_pairs
 from puzlm.puzzle import Puzzle
-from puzlm.solution import Floats, Solution
+from puzlm.solution import Floats, Solution, grid_name
 from puzlm.tokenizer import side_symbols
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         placed, *near = evidence.vision
         if placed is not None:
             cells["vision"] = same_cells(placed, kinds)
+            if grid_name(puzzle.grid) not in solver.vision.settings.grids:
+                w["vision"] = WAVES
         pairs["context"] = (near[0], near[1])
     read = bool(cells or pairs)  # by a model that sees the puzzle as a whole
     if n > 1:

@@ -323,9 +323,12 @@ class Solver:
         """The ViT, if it can tell of such a puzzle: its cells, or for `auto` its neighbours."""
         if len(puzzle.pieces) > puzzle.cells or self.vision is None:
             return None
-        knows = self.vision.settings
-        near = self.solver == "auto" and puzzle.cells <= SMALL_GRID and knows.compares(puzzle.grid)
-        return self.vision if near or grid_name(puzzle.grid) in knows.grids else None
+        knows, grid = self.vision.settings, puzzle.grid
+        if self.solver == "auto" and grid_name(grid) not in knows.grids:
+            # Of large boards it is asked only if they are worn, and of neighbours (fusion.py).
+            asked = puzzle.cells <= SMALL_GRID and (knows.places(grid) or knows.compares(grid))
+            return self.vision if asked else None
+        return self.vision if knows.places(grid) else None
 
     def neighbours(self, puzzle: Puzzle) -> tuple[Floats, Floats] | None:
         """What the ViT says of neighbours on a grid of any size; None if it cannot."""
@@ -337,7 +340,7 @@ class Solver:
     def _check_reads(self, puzzle: Puzzle) -> None:
         seen = self.solver == "vision"
         if (self._sees if seen else self._language)(puzzle) is None:
-            grids = list(self.vision.settings.grids) if seen else self._grids()
+            grids = self.vision.settings.known if seen else self._grids()
             raise PuzzleError(
                 f"{len(puzzle.pieces)} pieces for a {grid_name(puzzle.grid)} grid: this model was "
                 f"trained for {', '.join(grids) or 'smaller ones'}; use --solver auto, or a model "

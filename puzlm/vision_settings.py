@@ -39,8 +39,17 @@ class VisionSettings:
             raise SettingsError(f"vision.waves {self.waves}: must be 0 or more")
 
     def places(self, grid: tuple[int, int]) -> bool:
-        """Whether it knows the cells of a grid: by an output of its own, or by waves."""
-        return "{}x{}".format(*grid) in self.grids or self.waves > 0 and min(grid) > 1
+        """Whether it knows the cells of a grid: by an output of its own, or by waves.
+
+        Waves cannot tell more cells in a row than there are waves.
+        """
+        return "{}x{}".format(*grid) in self.grids or 1 < min(grid) <= max(grid) <= self.waves
+
+    @property
+    def known(self) -> list[str]:
+        """The grids whose cells it knows, for people."""
+        by_waves = [f"2x2 to {self.waves}x{self.waves}"] if self.waves > 1 else []
+        return [*self.grids, *by_waves]
 
     def compares(self, grid: tuple[int, int]) -> bool:
         """Whether it knows what lies beside what on a grid whose cells it does not know.

@@ -18,7 +18,7 @@ from puzlm.puzzle import Puzzle, cut
 from puzlm.solver import Solver
 from puzlm.vision import Edges, EdgeSettings, Vision, VisionSettings
 from puzlm.vision_settings import against_none
-from puzlm.vision_train import Crops, Placing, VisionRecipe, train
+from puzlm.vision_train import Crops, Placing, VisionRecipe, build, train
 
 TINY = VisionSettings(layers=1, d_model=32, heads=2, feed_forward=32, grids=("2x2", "3x3"))
 RECIPE = """
@@ -70,6 +70,49 @@ def test_a_shuffle_changes_nothing_but_the_order(photo):
     assert np.abs(below[1] - below[0][np.ix_(order, order)]).max() < 1e-4
 
 
+def test_waves_are_cosines_over_the_picture():
+    """One output for all grids: what it says of a place does not depend on the grid asked for.
+
+    3x3 has an output of its own, and a row of more cells than waves is not told apart.
+    """
+    torch.manual_seed(0)
+    model = Vision(replace(TINY, waves=3)).eval()
+    pooled = torch.randn(1, 6, 32)
+    with torch.no_grad():
+        weights = model.waves(pooled)[0, 4].view(3, 3).double().numpy() / 3
+        for rows, columns in ((2, 3), (3, 2)):
+            cells = model._cells(pooled, f"{rows}x{columns}")[0, 4].view(rows, columns)
+            for r, c in ((0, 0), (1, 1), (rows - 1, 0), (0, columns - 1)):
+                down, along = np.pi * (r + 0.5) / rows, np.pi * (c + 0.5) / columns
+                waves = np.outer(np.cos(down * np.arange(3)), np.cos(along * np.arange(3)))
+                assert float(cells[r, c]) == pytest.approx((weights * waves).sum(), abs=1e-5)
+        assert torch.equal(model._cells(pooled, "3x3"), model.cells["3x3"](pooled))
+        assert model._cells(pooled, "1x6") is None and model._cells(pooled, "2x4") is None
+        assert Vision(TINY)._cells(pooled, "2x3") is None
+    with pytest.raises(SettingsError, match=r"vision\.waves -1: must be 0 or more"):
+        replace(TINY, waves=-1)
+
+
+def test_waves_learn_where_pieces_lie(tmp_path, album):
+    path = tmp_path / "recipe.toml"
+    path.write_text(VISION)
+    more = ['grids=["2x4"]', "vision.waves=4", "train.steps=150"]
+    recipe = VisionRecipe.load(path, more)
+    assert recipe.placed == ["2x4"]
+    train(recipe, tmp_path / "run", album=album)
+    model = Vision.from_pretrained(tmp_path / "run")
+    objective = Placing(model, 0.5, torch.float32)
+    losses = []
+    for waves in (True, False):
+        if not waves:
+            torch.nn.init.zeros_(model.waves.weight)
+            torch.nn.init.zeros_(model.waves.bias)
+        with torch.no_grad():
+            batches = [Crops(recipe, album, "cpu", False).batch(step, 0, 1) for step in (51, 53)]
+            losses.append(np.mean([float(objective(batch)[1][0]) for batch in batches]))
+    assert losses[1] == pytest.approx(np.log(8), abs=1e-4) and losses[0] < losses[1] - 0.05
+
+
 def test_sides_that_touch_are_read_alike(photo):
     """A mirrored piece's side, beside the piece, shows the same pixels from the border inwards."""
     torch.manual_seed(0)
@@ -119,6 +162,12 @@ def test_training_learns_resumes_and_saves(text, kind, album, tmp_path):
     train(VisionRecipe.load(path, more), tmp_path / "more", album=album)
     line = json.loads((tmp_path / "more" / "metrics.jsonl").read_text().splitlines()[0])
     assert line["loss"] + line["heads"] < 0.5 * (total[0] + total[-1])
+    if kind is Vision:  # it may get an output that it had not; the others stay
+        grown = build(VisionRecipe.load(path, [*more, "vision.waves=3"]))
+        kept = {k: p for k, p in grown.named_parameters() if not k.startswith("waves")}
+        assert {"waves.weight", "waves.bias"} == dict(grown.named_parameters()).keys() - kept.keys()
+        for name, parameter in model.named_parameters():
+            assert torch.equal(parameter, kept[name])
     with pytest.raises(SettingsError, match="another shape"):
         name = kind.__name__.lower().removesuffix("net")
         other = [*more, f"{name}.layers=2"]
@@ -174,12 +223,12 @@ def test_worn_pieces_of_a_photo_are_placed(solver, grid, gap, photo):
     ("grid", "gap", "missing"),
     [("4x4", 0.5, 0), ("4x4", 0.25, 2), ("2x3", 0.5, 0), ("6x6", 0.25, 0)],
 )
-def test_neighbours_are_known_on_grids_without_an_output(grid, gap, missing, photo):
+def test_worn_pieces_are_placed_on_grids_without_an_output_of_their_own(grid, gap, missing, photo):
     """Sides and seams alone place three of these sixteen half worn pieces."""
     puzzle = Puzzle.from_image(photo, grid, gap=gap, missing=missing, seed=1)
     found = Solver.from_pretrained().solve(puzzle)
     assert absolute(found.positions, puzzle.truth) == 1
-    assert "vision neighbours" in found.solver and "seq2seq" not in found.solver
+    assert "vision" in found.solver and "seq2seq" not in found.solver
 
 
 def test_a_vit_of_one_grid_is_not_asked_about_others(photo):
@@ -214,8 +263,10 @@ def test_given_pieces_and_holes_for_vision(photo):
     wrong = (int(puzzle.truth[0]) + 1) % 9
     found = solver.solve(puzzle, given={0: wrong})
     assert found.positions[0] == wrong and len(set(found.positions.tolist())) == 7
-    with pytest.raises(PuzzleError, match="trained for 3x3, 5x5"):
-        solver.solve(Puzzle.from_image(photo, 4))
+    four = Puzzle.from_image(photo, 4, missing=1, seed=5)
+    assert absolute(solver.solve(four).positions, four.truth) == 1
+    with pytest.raises(PuzzleError, match="trained for 3x3, 5x5, 2x2 to 8x8"):
+        solver.solve(Puzzle.from_image(photo, (1, 6)))
 
 
 def test_weights_of_another_shape_are_refused(tmp_path):
