@@ -40,7 +40,9 @@ from puzlm.solver import load_solver
 # given and cells.
 SMALL = ("one", "own", "others", "least", "missing", "given", "cells")
 JUDGED_BY = (
-    dict.fromkeys(("auto", "auto neighbours", "seq2seq", "symbols", "vision", "classic"), SMALL)
+    dict.fromkeys(
+        ("auto", "auto neighbours", "auto vision", "seq2seq", "symbols", "vision", "classic"), SMALL
+    )
     | dict.fromkeys(("seq2seq beam", "seq2seq greedy"), SMALL)
     | dict.fromkeys(calibration.SIDES, (*SMALL, "spread"))
     | dict.fromkeys(

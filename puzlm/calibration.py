@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Numbers = dict[str, tuple[float, float, float]]  # feature: weight, lowest, highest value
 
-VERSION = 5  # of the numbers in FITTED; stands in results files with such confidences
+VERSION = 6  # of the numbers in FITTED; stands in results files with such confidences
 PLACES = 5  # decimals of raw confidences, as in a results file: so both give the same numbers
 DOUBT = 0.005  # raw confidences are kept so far from 0 and 1: closer says no more (chosen of six),
 FINE = 0.00002  # but for solvers of sides alone, which are soon sure, it does (chosen of four)
@@ -199,6 +199,15 @@ FITTED: dict[str, Numbers] = {
         "least": (0.201, -1.339, 10.82),
         "missing": (3.895, 0.0, 0.125),
         "spread": (-0.073, -3.912, 1.654),
+    },
+    "auto vision": {
+        "one": (2.119, 1.0, 1.0),
+        "own": (0.458, -2.992, 5.293),
+        "others": (0.273, -2.104, 5.293),
+        "least": (0.613, -2.992, 5.293),
+        "missing": (1.521, 0.0, 0.188),
+        "given": (0.593, 0.0, 0.5),
+        "cells": (-0.688, 1.386, 3.401),
     },
     "bigram": {
         "one": (0.021, 1.0, 1.0),

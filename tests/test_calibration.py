@@ -27,7 +27,8 @@ ANSWERS = {
     "classic": ("classic", (3, 3)),
     "vision-pairs": ("vision-pairs", (4, 4)),
     "pairs large": ("auto (edges + pixels)", (10, 10)),
-    "auto neighbours": ("auto (vision neighbours + edges + pixels)", (4, 4)),
+    "auto vision": ("auto (vision + edges + pixels)", (4, 4)),
+    "auto neighbours": ("auto (vision neighbours + edges + pixels)", (2, 9)),
     "auto neighbours large": ("auto (vision neighbours + edges + pixels + frame)", (10, 10)),
     "auto framed large": ("auto (edges + pixels + frame)", (10, 10)),
     "classic large": ("classic", (10, 10)),
@@ -204,7 +205,7 @@ def test_numbers_hold_only_known_features():
 def test_numbers_are_those_of_the_fits_on_record():
     files = [
         DOCS / "runs" / f"calibration-{name}.json"
-        for name in ("val", "framed", "neighbours", "worn")
+        for name in ("val", "framed", "neighbours", "worn", "grids")
     ]
     fits = [json.loads(file.read_text()) for file in files]
     kinds = {name: found["numbers"] for fit in fits for name, found in fit["kinds"].items()}
