@@ -94,10 +94,11 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         cells["seq2seq"] = np.log(same_cells(evidence.seq2seq.marginals, kinds) + 1e-4)
     if evidence.vision is not None:
         placed, *near = evidence.vision
-        if placed is not None:
+        own = grid_name(puzzle.grid) in solver.vision.settings.grids
+        # Waves do not know where on a plain ground a picture lies; `settled` below does better.
+        if placed is not None and (own or not len(plain_ground(puzzle.pieces, kinds))):
             cells["vision"] = same_cells(placed, kinds)
-            if grid_name(puzzle.grid) not in solver.vision.settings.grids:
-                w["vision"] = WAVES
+            w["vision"] = w["vision"] if own else WAVES
         pairs["context"] = (near[0], near[1])
     read = bool(cells or pairs)  # by a model that sees the puzzle as a whole
     if n > 1:
