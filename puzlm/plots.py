@@ -52,6 +52,7 @@ OTHERS: list[Style] = [  # for things without a style of their own, by first app
     {"color": PINK, "linestyle": (0, (6, 2)), "marker": "P"},
     {"color": SKY, "linestyle": (0, (3, 1, 1, 1)), "marker": "X"},
     {"color": "#8C6D1F", "linestyle": (0, (8, 1)), "marker": "*"},
+    {"color": "#5D3A9B", "linestyle": (0, (2, 1)), "marker": "h"},
 ]
 
 
