@@ -128,7 +128,7 @@ def training_minutes(solver: str, model: str) -> str:
         "bigram": [f"{run}.sides.json"],
         "seq2seq": [f"{run}.metrics.jsonl"],
         "auto": [f"{run}.metrics.jsonl", f"{run}.sides.json"],
-        "vision": ["vision.metrics.jsonl", "vision-worn.metrics.jsonl"],
+        "vision": [f"{run}.metrics.jsonl" for run in ("vision", "vision-worn", "vision-grids")],
         "vision-pairs": ["vision-pairs.metrics.jsonl"],
     }
     found = [minutes(RUNS / name) for name in logs.get(solver, [f"{run}.metrics.jsonl"])]

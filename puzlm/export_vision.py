@@ -242,9 +242,9 @@ def _open(folder: Path, name: str, threads: int | None) -> tuple[Any, Any]:
     check_layout(folder / f"{name}.safetensors", layout)
     session = open_session(folder / f"{name}.onnx", threads)
     ends = {end.name for end in session.get_outputs()}
-    grids = {f"cells_{grid}" for grid in getattr(settings, "grids", ())}
-    grids |= {"waves"} if getattr(settings, "waves", 0) else set()
-    if session.get_inputs()[0].shape[-2] != settings.side or not grids <= ends:
+    wanted = {f"cells_{grid}" for grid in getattr(settings, "grids", ())}
+    wanted |= {"waves"} if getattr(settings, "waves", 0) else set()
+    if session.get_inputs()[0].shape[-2] != settings.side or not wanted <= ends:
         raise ModelError(
             f"{folder}: {name}.onnx was written for another {name}.json; run puzlm export again"
         )

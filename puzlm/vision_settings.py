@@ -35,8 +35,7 @@ class VisionSettings:
         at_least(1, self, "vision", "side", "patch", "layers", "d_model", "heads", "feed_forward")
         _divides(self.side, self.patch, "vision.side")
         _divides(self.d_model, self.heads, "vision.d_model")
-        if self.waves < 0:
-            raise SettingsError(f"vision.waves {self.waves}: must be 0 or more")
+        at_least(0, self, "vision", "waves")
 
     def places(self, grid: tuple[int, int]) -> bool:
         """Whether it knows the cells of a grid: by an output of its own, or by waves.

@@ -146,8 +146,9 @@ def build(recipe: VisionRecipe) -> Net:
     if start:
         old: Net = kind.from_pretrained(checkpoints.find(start))
         same = vars(old.settings).keys() - {"grids", "waves"}
-        lost = dict(old.named_parameters()).keys() - dict(model.named_parameters()).keys()
-        if lost or any(getattr(old.settings, k) != getattr(shape, k) for k in same):
+        shapes = {name: weight.shape for name, weight in model.named_parameters()}
+        kept = all(shapes.get(name) == weight.shape for name, weight in old.named_parameters())
+        if not kept or any(getattr(old.settings, k) != getattr(shape, k) for k in same):
             raise SettingsError(f"train.start {start}: a model of another shape than the recipe's")
         model.load_state_dict(old.state_dict(), strict=False)
     return model.train()
