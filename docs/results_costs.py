@@ -20,7 +20,7 @@ WAYS = {
     "views-8": "eight views",
     "fusion": "beam marginals and pixels",
 }
-LOGS = {"puzlm-3x3": "photos-3x3"}  # logs of a model that are not named like it
+LOGS = {"puzlm-3x3": ["photos-3x3", "more-3x3"]}  # logs of a model that are not named like it
 BATCH = 1024  # puzzles a step of both recipes
 RECIPES = {"paper": "the paper's recipe", "photos-3x3": "ours"}  # their logs, in [equal time]
 
@@ -123,15 +123,15 @@ def equal_time_table() -> str:
 
 
 def training_minutes(solver: str, model: str) -> str:
-    run = LOGS.get(model, model)
+    runs = LOGS.get(model, [model])
+    words, sides = [f"{run}.metrics.jsonl" for run in runs], [f"{runs[0]}.sides.json"]
     logs = {
-        "bigram": [f"{run}.sides.json"],
-        "seq2seq": [f"{run}.metrics.jsonl"],
-        "auto": [f"{run}.metrics.jsonl", f"{run}.sides.json"],
+        "bigram": sides,
+        "auto": [*words, *sides],
         "vision": [f"{run}.metrics.jsonl" for run in ("vision", "vision-worn", "vision-grids")],
         "vision-pairs": ["vision-pairs.metrics.jsonl"],
     }
-    found = [minutes(RUNS / name) for name in logs.get(solver, [f"{run}.metrics.jsonl"])]
+    found = [minutes(RUNS / name) for name in logs.get(solver, words)]
     return f"{sum(m for m in found if m):.1f}" if any(found) else "?"
 
 

@@ -68,8 +68,8 @@ class TokenSet:
 
     @property
     def sequences(self) -> Ints:
-        """Symbols (puzzles, cells, b * F) with codebooks told apart: below vocab_size * F."""
-        own = self.tokens + np.arange(self.tokens.shape[3]) * self.vocab_size
+        """Symbols (puzzles, cells, b * F) with codebooks told apart: below settings.codes."""
+        own: Ints = self.tokens + np.array(self.settings.firsts) - FIRST_SYMBOL
         return own.reshape(*own.shape[:2], -1)
 
 
@@ -105,6 +105,10 @@ def read_tokens(path: str | Path) -> TokenSet:
         raise TokensError(
             f"{path}: its {tokens.shape[1]} cells and largest symbol {tokens.max()} do not fit "
             f"{beside.name}: grid {grid[0]}x{grid[1]}, k = {k}"
+        )
+    if tokens.shape[3] != len(settings.terms) or (tokens.max((0, 1, 2)) >= settings.sizes).any():
+        raise TokensError(
+            f"{path}: its symbols do not fit patch '{settings.patch}' of {beside.name}"
         )
     name = re.sub(r"[-_.]?gap[-_]?[0-9.]*", "", path.stem) or path.stem
     return TokenSet(name, tokens.astype(np.int64), grid, gap, k, settings)
@@ -248,7 +252,7 @@ def patch_picture(vector: NDArray[Any], settings: TokenizerSettings, longest: in
 
 def analyze_set(part: TokenSet, labels: Ints | None, seed: int = 0) -> Result:
     """Every number of one token set."""
-    sequences, k = part.sequences, part.vocab_size * part.tokens.shape[3]
+    sequences, k = part.sequences, part.settings.codes
     flat, cells = sequences.reshape(len(sequences), -1), sequences.shape[1]
     lengths = sorted({1, cells, *(m for m in (2, 4, 9, 16) if m < cells)})
     borders: Result = {"skipped": "needs the symbols' looks: give a model or tokenizer folder"}
@@ -300,7 +304,7 @@ def analyze(
             embeddings = analyze_embeddings(sets, Path(model), tokenizer, labels, seed)
         except SettingsError as error:
             embeddings = {"skipped": str(error)}
-    k = sets[0].vocab_size * sets[0].tokens.shape[3]
+    k = sets[0].settings.codes
     lengths = [2**power for power in range(3, 13)]
     result: Result = _plain(
         {

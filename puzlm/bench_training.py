@@ -20,10 +20,11 @@ from torch import Tensor
 
 from puzlm.corpus import Album
 from puzlm.loop import Batch, recorded
+from puzlm.objective import Objective
 from puzlm.settings import Recipe
 from puzlm.starts import build_model
 from puzlm.tokenizer import PieceTokenizer
-from puzlm.train import Objective, Pages
+from puzlm.train import Pages
 from puzlm.tricks import PLAIN, Tricks
 
 

@@ -47,7 +47,7 @@ class SideSettings:
     symbols: int = 1
     """Symbols a border position."""
     codes: int = 4096
-    """k of each codebook."""
+    """k of the largest codebook."""
     embedding: int = 64
     hidden: int = 512
     vector: int = 128
@@ -79,9 +79,9 @@ class SideModel(nn.Module):
         self.sharpness = nn.Parameter(torch.tensor(math.log(10.0)))
 
     def forward(self, sides: Tensor) -> Tensor:
-        """Sides (n, 4, B, F) -> unit vectors (n, 4, vector)."""
+        """Sides (n, 4, B, F) -> unit vectors (n, 4, vector); reads the first symbols it knows."""
         s = self.settings
-        ids = sides + torch.arange(s.symbols, device=sides.device) * s.codes
+        ids = sides[..., : s.symbols] + torch.arange(s.symbols, device=sides.device) * s.codes
         x = self.embed(ids).flatten(2)
         return F.normalize(
             torch.stack([net(x[:, k]) for k, net in enumerate(self.nets)], 1), dim=-1
@@ -90,7 +90,7 @@ class SideModel(nn.Module):
     @torch.no_grad()
     def start_from_centroids(self, tokenizer: PieceTokenizer) -> None:
         """Start the embeddings from what the symbols look like."""
-        for number, book in enumerate(tokenizer.codebooks_):
+        for number, book in enumerate(tokenizer.codebooks_[: self.settings.symbols]):
             c = book.half_whitened()[:, : self.settings.embedding]
             c = c / c.std()
             rows = self.embed.weight[number * self.settings.codes :][: len(c)]
@@ -152,7 +152,7 @@ def fit(
     """Train a side model. `batch(step)` gives symbols (n, cells, b, F) in raster order."""
     s = tokenizer.settings
     torch.manual_seed(seed)
-    model = SideModel(SideSettings(s.granularity, len(s.terms), s.vocab_size, **shape))
+    model = SideModel(SideSettings(s.granularity, len(s.terms), max(s.sizes), **shape))
     model.start_from_centroids(tokenizer)
     model.to(device)
     optimiser = torch.optim.AdamW(

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from puzlm.backbones import TorchReader
 from puzlm.decoding import METHODS, Decoded, assign, decode
 from puzlm.metrics import absolute, bootstrap, perfect
+from puzlm.objective import Objective
 from puzlm.puzzle import Puzzle
 from puzlm.tokenizer import PieceTokenizer
-from puzlm.train import Objective
 
 EXAM_BATCH = 256  # puzzles read at once
 SLOW_DECODINGS = ("beam", "assign", "views-2", "views-8", "fusion", "pixels")

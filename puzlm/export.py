@@ -267,7 +267,8 @@ class NumpySides:
     def vectors(self, sides: Ints) -> NDArray[np.float32]:
         """Sides (n, 4, B, F) -> unit vectors (n, 4, vector)."""
         w = self.arrays
-        x = w["embed.weight"][sides + self.offsets].reshape(len(sides), 4, -1)
+        ids = sides[..., : len(self.offsets)] + self.offsets
+        x = w["embed.weight"][ids].reshape(len(sides), 4, -1)
         result = []
         for k in range(4):
             y = x[:, k]

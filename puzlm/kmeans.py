@@ -170,6 +170,17 @@ class Codebook:
             return np.asarray(self.centroids + self.mean)
         return np.asarray(self.centroids @ self.components + self.mean)
 
+    def rounded(self) -> Codebook:
+        """Copy whose basis and centroids are numbers of half precision, where they are not too
+        large for it."""
+
+        def half(a: Array) -> Array:
+            if a is None or np.abs(a).max() > np.finfo(np.float16).max:
+                return a
+            return a.astype(np.float16).astype(np.float32)
+
+        return Codebook(self.mean, half(self.components), half(self.centroids))
+
     def half_whitened(self) -> Array:
         """The centroids (k, d) as a start for embeddings: centred, and divided by the root of each
         dimension's spread, so that brightness does not drown the rest."""

@@ -13,7 +13,9 @@ from puzlm import checkpoints
 from puzlm.backbones import ModelSettings, Seq2Seq
 from puzlm.fast import POSITION_OFFSET
 from puzlm.settings import Recipe
-from puzlm.tokenizer import PieceTokenizer, read_safetensors
+from puzlm.tokenizer import PieceTokenizer, is_residual, read_safetensors
+
+RIDGE = 1e-3  # of the linear map from looks to embeddings, as a share of each dimension's spread
 
 
 def build_model(recipe: Recipe, tokenizer: PieceTokenizer) -> Seq2Seq:
@@ -33,14 +35,15 @@ def build_model(recipe: Recipe, tokenizer: PieceTokenizer) -> Seq2Seq:
 def grown(
     arrays: dict[str, Any], model: Seq2Seq, old: PieceTokenizer, new: PieceTokenizer
 ) -> dict[str, Any]:
-    """Weights of a model for a smaller grid, fitted to one for a larger grid.
+    """Weights of a model for a smaller grid, or fewer symbols, fitted to one for more.
 
-    Symbols keep their embeddings, and slots their positions; the new ones stay as they were
-    started. A cell begins as the blend of the old cells at its place in the picture, so that
-    corners begin as corners.
+    Symbols keep their embeddings, and slots their positions; new slots stay as they were started,
+    new symbols begin with what the old ones tell (_more_symbols). A cell begins as the blend of the
+    old cells at its place in the picture, so that corners begin as corners.
     """
     few, many = old.settings.max_cells, new.settings.max_cells
-    if few == many or old.mask_token_id != new.mask_token_id:
+    same = new.settings.sizes[: len(old.settings.sizes)] == old.settings.sizes
+    if not same or (few == many and old.settings.sizes == new.settings.sizes):
         return arrays  # the same size, or other symbols: then load() says what does not fit
     own, result = model.tensors(), dict(arrays)
     for name, value in arrays.items():
@@ -49,22 +52,48 @@ def grown(
             continue
         result[name] = fresh.copy()
         if len(value) == len(old) and len(fresh) == len(new):  # rows are tokens
-            first = old.cell_token_id(0)
+            first, cells = old.mask_token_id, new.cell_token_id(0)
             result[name][:first] = value[:first]
+            _more_symbols(result[name], old, new)
+            result[name][new.mask_token_id] = value[first]
             a, b = math.isqrt(few), math.isqrt(many)
-            if a * a == few and b * b == many:
+            if few == many:
+                result[name][cells:] = value[first + 1 :]
+            elif a * a == few and b * b == many:
                 blend = np.array(
                     [
                         [max(0.0, 1 - abs(i * (a - 1) / (b - 1) - j)) for j in range(a)]
                         for i in range(b)
                     ]
                 )
-                result[name][first:] = np.kron(blend, blend) @ value[first:].astype(np.float64)
+                old_cells = value[first + 1 :].astype(np.float64)
+                result[name][cells:] = np.kron(blend, blend) @ old_cells
         else:  # rows are positions
             result[name][: len(value)] = value
             if "encoder." in name and old.settings.separator:
                 _more_slots(result[name], len(value), old.settings.border_length + 1)
     return result
+
+
+def _more_symbols(table: NDArray[Any], old: PieceTokenizer, new: PieceTokenizer) -> None:
+    """Fill the rows of residual symbols that the old tokenizer had not.
+
+    What is left over of a patch lives in the space of the centroid that left it: a linear map from
+    the old centroids to their embeddings says where a further step in that space leads.
+    """
+    known, base = len(old.settings.terms), 0
+    for number, term in enumerate(new.settings.terms):
+        if not is_residual(term):
+            base = number
+        elif known <= number and base < known:
+            looks = np.asarray(old.codebooks_[base].centroids, np.float64)
+            looks = looks - looks.mean(0)
+            first = new.settings.firsts[base]
+            rows = table[first : first + len(looks)].astype(np.float64)
+            penalty = np.diag((looks**2).mean(0)) * len(looks) * RIDGE
+            step = np.linalg.solve(looks.T @ looks + penalty, looks.T @ (rows - rows.mean(0)))
+            first, further = new.settings.firsts[number], new.codebooks_[number].vectors()
+            table[first : first + len(further)] = further @ step
 
 
 def _more_slots(table: NDArray[Any], known: int, word: int) -> None:
@@ -92,7 +121,7 @@ def start_from_centroids(model: Seq2Seq, tokenizer: PieceTokenizer, seed: int) -
         c = book.half_whitened()
         turn = rng.standard_normal((c.shape[1], model.embedding.shape[1])) / math.sqrt(c.shape[1])
         start = c @ turn
-        first = 4 + number * tokenizer.settings.vocab_size
+        first = tokenizer.settings.firsts[number]
         rows = torch.from_numpy(start / start.std() * scale).to(model.embedding)
         model.embedding[first : first + len(rows)] = rows
     if model.settings.backbone == "bart":

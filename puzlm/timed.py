@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from puzlm.backbones import Seq2Seq
 from puzlm.corpus import neighbour_slots
 from puzlm.loop import Batch, TrainingError, optimiser_of, recorded, set_rate
+from puzlm.objective import Objective
 from puzlm.puzzle import parse_grid
 from puzlm.settings import Recipe
 from puzlm.tokenizer import FIRST_SYMBOL, PieceTokenizer
-from puzlm.train import Objective
 
 SYNC_EVERY = 25  # steps between two looks at the loss, which wait for the device
 CURVE_EVERY = 250  # steps between two points of the learning curve

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.arrays import concatenate, take_along, where
+from puzlm.arrays import concatenate, lexicographic_order, take_along, where
 from puzlm.devices import check_device
 from puzlm.errors import ModelError, SettingsError
 from puzlm.images import Pixels, write_bytes
@@ -30,7 +30,15 @@ from puzlm.patches import cut_patches, draw_patches, resized, side_symbols, walk
 from puzlm.puzzle import Grid, Puzzle, cut, parse_grid
 from puzlm.saved import read_json, read_safetensors
 from puzlm.sections import section
-from puzlm.tokenizer_settings import BOS, EOS, FIRST_SYMBOL, PAD, SEP, TokenizerSettings
+from puzlm.tokenizer_settings import (
+    BOS,
+    EOS,
+    FIRST_SYMBOL,
+    PAD,
+    SEP,
+    TokenizerSettings,
+    is_residual,
+)
 
 # The tokenizer's door: what others need of its parts (settings, patches, files) is here, too.
 __all__ = [
@@ -41,6 +49,7 @@ __all__ = [
     "SEP",
     "PieceTokenizer",
     "TokenizerSettings",
+    "is_residual",
     "lexicographic_order",
     "read_json",
     "read_safetensors",
@@ -108,13 +117,13 @@ class PieceTokenizer:
         terms, books = self.settings.terms, self._fitted()
         rest: Array = None
         for number, (term, book) in enumerate(zip(terms, books, strict=True)):
-            if term == "residual":
+            if is_residual(term):
                 vectors = rest
             else:
                 patches = self.patches(x, term)
                 vectors = patches.reshape(-1, patches.shape[-1])
             columns.append(book.assign(vectors))
-            if terms[number + 1 : number + 2] == ["residual"]:
+            if number + 1 < len(terms) and is_residual(terms[number + 1]):
                 rest = book.project(vectors) - book.centroids[columns[-1]]
         b = self.settings.border_length
         return concatenate([c.reshape(-1, b, 1) for c in columns], 2)
@@ -150,7 +159,7 @@ class PieceTokenizer:
         """
         s = self.settings
         count = symbols.shape[3]
-        columns = [symbols[..., f] + (FIRST_SYMBOL + f * s.vocab_size) for f in range(count)]
+        columns = [symbols[..., f] + first for f, first in enumerate(s.firsts)]
         if present is not None:
             gone = ~present[:, :, None]
             columns = [
@@ -265,30 +274,41 @@ class PieceTokenizer:
         self, pieces: Array, *, seed: int = 0, device: str = "cpu", max_iter: int = 25
     ) -> PieceTokenizer:
         """Learn the codebooks from canonical pieces (n, side, side, 3)."""
+        self.codebooks_ = self._books(pieces, [], seed, device, max_iter)
+        return self
+
+    def _books(
+        self, pieces: Array, known: list[Codebook], seed: int, device: str, max_iter: int
+    ) -> list[Codebook]:
+        """The codebooks: those known, and the others learned from canonical pieces."""
         s = self.settings
         x = pieces.astype(np.float32) if isinstance(pieces, np.ndarray) else pieces.float()
-        self.codebooks_ = []
+        books: list[Codebook] = []
         rest: Array = None
         for number, term in enumerate(s.terms):
-            if term == "residual":
+            if is_residual(term):
                 vectors, pca_dim = rest, None
             else:
                 patches = self.patches(x, term)
                 vectors, pca_dim = patches.reshape(-1, patches.shape[-1]), s.pca_dim
-            if len(vectors) < s.vocab_size:
+            size = s.sizes[number]
+            if len(vectors) < size:
                 raise SettingsError(
-                    f"vocab_size k = {s.vocab_size} is larger than the {len(vectors)} patches to "
+                    f"vocab_size k = {size} is larger than the {len(vectors)} patches to "
                     "learn from; give more images or a smaller k"
                 )
-            book = Codebook.fit(
-                vectors, s.vocab_size, pca_dim, seed=seed + number, device=device, max_iter=max_iter
-            )
-            if s.terms[number + 1 : number + 2] == ["residual"]:
+            if number < len(known):
+                book = known[number]
+            else:
+                book = Codebook.fit(
+                    vectors, size, pca_dim, seed=seed + number, device=device, max_iter=max_iter
+                )
+            if number + 1 < len(s.terms) and is_residual(s.terms[number + 1]):
                 there = book if isinstance(vectors, np.ndarray) else book.on(vectors.device)
                 projected = there.project(vectors)
                 rest = projected - there.centroids[there.assign(vectors)]
-            self.codebooks_.append(book)
-        return self
+            books.append(book)
+        return books
 
     def _fitted(self) -> list[Codebook]:
         if not hasattr(self, "codebooks_"):
@@ -304,6 +324,22 @@ class PieceTokenizer:
         s = self.settings
         # There already: a list would be copied to the device, and waited for, at every call.
         twin.walk_ = torch.tensor(walk(s.granularity, s.border, s.clockwise), device=device)
+        return twin
+
+    def with_symbols(
+        self, patch: str, pieces: Array, *, seed: int = 0, device: str = "cpu", max_iter: int = 25
+    ) -> PieceTokenizer:
+        """Copy that says more of every position: `patch` begins with this tokenizer's own.
+
+        Further symbols are fitted on canonical pieces (n, side, side, 3). All codebooks are then
+        numbers of half precision, by which a few symbols in a thousand become others.
+        """
+        if not patch.startswith(self.settings.patch + "+"):
+            raise SettingsError(f"patch '{patch}': must begin with '{self.settings.patch}+'")
+        twin = PieceTokenizer(self.settings, patch=patch)
+        known = [book.rounded() for book in self._fitted()]
+        books = twin._books(pieces, known, seed, device, max_iter)
+        twin.codebooks_ = [book.rounded() for book in books]
         return twin
 
     def with_cells(self, max_cells: int) -> PieceTokenizer:
@@ -326,7 +362,7 @@ class PieceTokenizer:
     def picture(self, super_token: NDArray[np.int64], symbol: int = 0) -> Pixels:
         """Draw what a super-token (b, F) says: every centroid patch at its place in the piece."""
         term = self.settings.terms[symbol]
-        if term == "residual":
+        if is_residual(term):
             raise SettingsError("a residual symbol has no picture of its own; draw symbol 0")
         vectors = self._fitted()[symbol].vectors()[super_token[:, symbol]]
         return draw_patches(vectors, self.settings, term)
@@ -339,10 +375,13 @@ class PieceTokenizer:
 
         tensors: dict[str, Any] = {}
         for number, book in enumerate(self._fitted()):
-            tensors[f"{number}.mean"] = np.ascontiguousarray(book.mean)
-            tensors[f"{number}.centroids"] = np.ascontiguousarray(book.centroids)
-            if book.components is not None:
-                tensors[f"{number}.components"] = np.ascontiguousarray(book.components)
+            for name in ("mean", "centroids", "components"):
+                values = getattr(book, name)
+                if values is not None:
+                    with np.errstate(over="ignore"):
+                        half = values.astype(np.float16)  # where nothing is lost by it
+                    kept = half if np.array_equal(half, values) else values
+                    tensors[f"{number}.{name}"] = np.ascontiguousarray(kept)
         write_bytes(Path(folder) / "tokenizer.safetensors", save(tensors))
         record = json.dumps({"version": 1, **asdict(self.settings)}, indent=1) + "\n"
         write_bytes(Path(folder) / "tokenizer.json", record.encode())
@@ -367,25 +406,7 @@ class PieceTokenizer:
                 raise ModelError(f"{folder}: tokenizer.safetensors lacks {error}") from error
             if book.components is not None:
                 book.components = book.components.astype(np.float32)
-            if book.centroids.shape[0] != s.vocab_size:
+            if book.centroids.shape[0] != s.sizes[number]:
                 raise ModelError(f"{folder}: tokenizer.json and tokenizer.safetensors disagree")
             tokenizer.codebooks_.append(book)
         return tokenizer
-
-
-def lexicographic_order(words: Array) -> Array:
-    """Order (batch, n) that sorts words (batch, n, length) of ids below 65536; ties keep order.
-
-    Rank of a word = number of words before it, by comparing all pairs: for a few dozen pieces that
-    is faster than sorting, and it is the same arithmetic on every device.
-    """
-    n, length = words.shape[1:]
-    index = (words[0, :, 0] * 0 + 1).cumsum(0)  # 1 .. n, an array or tensor like the words
-    before = index[:, None] < index[None, :]  # (.., i, j): does i come before j?
-    for end in range(length, 0, -3):
-        key = words[:, :, end - 1]
-        for back in range(2, min(3, end) + 1):  # three ids of 16 bits to one comparison
-            key = key + (words[:, :, end - back] << (16 * (back - 1)))
-        first, second = key[:, :, None], key[:, None, :]
-        before = (first < second) | ((first == second) & before)
-    return before.sum(1).argsort(-1)

@@ -11,6 +11,11 @@ PAD, BOS, EOS, SEP, FIRST_SYMBOL = 0, 1, 2, 3, 4
 MOST_CODES = 65_531  # with the special tokens and [MASK], ids stay below 65,536: sorting needs that
 
 
+def is_residual(term: str) -> bool:
+    """Whether a term of `patch` stands for what the centroid before it left over."""
+    return term.startswith("residual")
+
+
 @dataclass(frozen=True)
 class TokenizerSettings:
     """Every design choice of the tokenizer; the defaults are the paper's."""
@@ -25,8 +30,9 @@ class TokenizerSettings:
     """Pieces of any size are resized to this many pixels a side first."""
     patch: str = "square"
     """'square', 'strip:4' (border strips 4 px deep, B a side), and further symbols a border
-    position after a plus sign: 'strip:4+residual' (what the first centroid left over),
-    'strip:4+strip:16' (the same place seen deeper)."""
+    position after a plus sign: 'strip:4+residual' (what the centroid before it left over),
+    'strip:4+residual:512' (the same with 512 centroids instead of k), 'strip:4+strip:16' (the same
+    place seen deeper)."""
     border: bool = True
     """Keep the border patches only; False keeps all B x B."""
     lexicographic: bool = True
@@ -54,17 +60,20 @@ class TokenizerSettings:
             match = re.fullmatch(r"strip:(\d+)", term)
             if match and not 1 <= int(match[1]) <= self.side:
                 raise check(f"patch '{term}': depth must be 1 to {self.side}")
-            if not match and term != ("square" if number == 0 else "residual"):
+            allowed = r"residual(:\d+)?" if number else "square"
+            if not match and not re.fullmatch(allowed, term):
                 raise check(
-                    f"patch '{self.patch}': use 'square' or 'strip:DEPTH', then '+residual' or "
-                    "'+strip:DEPTH'"
+                    f"patch '{self.patch}': use 'square' or 'strip:DEPTH', then '+residual', "
+                    "'+residual:CENTROIDS' or '+strip:DEPTH'"
                 )
             if match and number and self.terms[0] == "square":
                 raise check(f"patch '{self.patch}': strips cannot follow squares")
+        if min(self.sizes) < 2:
+            raise check(f"patch '{self.patch}': every codebook needs at least 2 centroids")
         if self.codes > MOST_CODES:
             raise check(
-                f"vocab_size {self.vocab_size} x {len(self.terms)} symbols a position: at most "
-                f"{MOST_CODES} in all"
+                f"vocab_size {self.vocab_size}, {len(self.terms)} symbols a position: {self.codes} "
+                f"centroids, at most {MOST_CODES} in all"
             )
         if self.strips and not self.border:
             raise check("border=False: strips lie on the border only; use patch='square'")
@@ -73,6 +82,17 @@ class TokenizerSettings:
     def terms(self) -> list[str]:
         """The symbols of one border position, first to last."""
         return self.patch.split("+")
+
+    @property
+    def sizes(self) -> list[int]:
+        """Centroids of the codebook of each term."""
+        own = [term.split(":")[1:] if is_residual(term) else [] for term in self.terms]
+        return [int(size[0]) if size else self.vocab_size for size in own]
+
+    @property
+    def firsts(self) -> list[int]:
+        """Token id of the first symbol of each codebook."""
+        return [FIRST_SYMBOL + sum(self.sizes[:number]) for number in range(len(self.terms))]
 
     @property
     def strips(self) -> bool:
@@ -93,7 +113,7 @@ class TokenizerSettings:
     def depth(self) -> int:
         """Pixels of a canonical piece that are read, from every edge inwards; 0: all of them."""
         if self.strips:
-            depth = max(int(term.split(":")[1]) for term in self.terms if term != "residual")
+            depth = max(int(term.split(":")[1]) for term in self.terms if not is_residual(term))
         else:
             depth = self.patch_side if self.border and self.granularity > 2 else 0
         return depth if 2 * depth < self.side else 0
@@ -108,4 +128,4 @@ class TokenizerSettings:
     @property
     def codes(self) -> int:
         """Symbols of all codebooks together."""
-        return self.vocab_size * len(self.terms)
+        return sum(self.sizes)

@@ -82,7 +82,7 @@ def write_tokens(
             "grid": list(grid),
             "gap": gap,
             "puzzles": count,
-            "vocab_size": tokenizer.settings.vocab_size,
+            "vocab_size": max(tokenizer.settings.sizes),
             "tokenizer": asdict(tokenizer.settings),
         }
         write_bytes(out.with_suffix(".json"), (json.dumps(record, indent=1) + "\n").encode())
@@ -154,6 +154,7 @@ def _open(path: Path, tokenizer: PieceTokenizer) -> tuple[NDArray[Any], Grid]:
         raise SettingsError(
             f"{path}: its {tokens.dtype} of shape {tokens.shape} do not fit {beside.name}"
         )
-    if tokens.max() >= s.vocab_size:
-        raise SettingsError(f"{path}: symbol {tokens.max()}, but there are {s.vocab_size}")
+    for largest, size in zip(tokens.max((0, 1, 2)), s.sizes, strict=True):
+        if largest >= size:
+            raise SettingsError(f"{path}: symbol {largest}, but there are {size}")
     return tokens, grid

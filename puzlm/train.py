@@ -1,4 +1,4 @@
-"""Training, read from top to bottom: data, objective, loop; starts.py builds the model.
+"""Training, read from top to bottom: data, loop; objective.py judges, starts.py builds the model.
 
     recipe -> album on the device -> every step: draw, cut, tokenise, sort -> encoder-decoder
 
@@ -21,25 +21,24 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from puzlm import checkpoints, kernels
 from puzlm.backbones import Seq2Seq, TorchReader
-from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch, neighbour_slots
+from puzlm.corpus import Album, Bounds, cut_batch, draw_batch, neighbour_slots
 from puzlm.decoding import decode
 from puzlm.devices import pick_device
 from puzlm.errors import SettingsError
-from puzlm.fast import bart, compiled
 from puzlm.images import cores, iter_images, write_bytes
 from puzlm.kernels_cut import cut
-from puzlm.loop import Batch, TrainingError, loop
+from puzlm.loop import Batch, loop
 from puzlm.metrics import absolute, perfect
+from puzlm.objective import Objective
 from puzlm.puzzle import Grid, Puzzle, parse_grid
 from puzlm.settings import Recipe
 from puzlm.split_book import SplitBook
 from puzlm.starts import build_model
-from puzlm.tokenizer import BOS, PieceTokenizer
+from puzlm.tokenizer import PieceTokenizer
 from puzlm.tokens import TokenFiles
 from puzlm.tricks import PLAIN, PROVEN, Tricks
 
@@ -159,117 +158,20 @@ class Pages:
 
 def fit_tokenizer(recipe: Recipe, album: Album, device: str) -> PieceTokenizer:
     """Fit the recipe's tokenizer on pieces of the kind it will read."""
+    pieces = fitting_pieces(recipe, album, recipe.tokenizer.side, device)
     tokenizer = PieceTokenizer(recipe.tokenizer)
-    side, pieces = recipe.tokenizer.side, []
-    sizes = album.sizes.cpu().numpy()
+    return tokenizer.fit_canonical(pieces, seed=recipe.train.seed, device=device)
+
+
+def fitting_pieces(recipe: Recipe, album: Album, side: int, device: str) -> Tensor:
+    """Canonical pieces (n, side, side, 3) of train.fit_puzzles puzzles."""
+    pieces, sizes = [], album.sizes.cpu().numpy()
     for part in range(0, recipe.train.fit_puzzles, 256):
         draw = draw_batch(sizes, 256, recipe.cut, (recipe.train.seed, part, 1))
         parts = [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in vars(draw).values()]
         cut = cut_batch(album, *parts[:-1], side=side)
         pieces.append(cut.view(-1, side, side, 3).byte())
-    return tokenizer.fit_canonical(torch.cat(pieces), seed=recipe.train.seed, device=device)
-
-
-# ---- objective -----------------------------------------------------------------------------
-
-
-class Heads(nn.Module):
-    """Training-only heads on the pooled encoder states: right of me, below me, my cell."""
-
-    def __init__(self, d_model: int, cells: int) -> None:
-        super().__init__()
-        self.right = nn.Linear(d_model, 2 * d_model)
-        self.below = nn.Linear(d_model, 2 * d_model)
-        self.none = nn.Parameter(torch.zeros(2, d_model))
-        self.cell = nn.Linear(d_model, cells)
-
-    def forward(self, pooled: Tensor, padded: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """(batch, slots, d) -> two (batch, slots, slots + 1) and one (batch, slots, cells)."""
-        found = []
-        for linear, none in zip((self.right, self.below), self.none, strict=True):
-            query, key = _in_dtype(linear, pooled).chunk(2, -1)
-            answers = key.shape[1] + 1
-            # Empty keys up to a multiple of 8: shorter rows keep the matrix units out.
-            none = none.to(key).expand(len(key), 1, -1)
-            key = F.pad(torch.cat([key, none], 1), (0, 0, 0, -answers % 8))
-            scores = query @ key.transpose(1, 2) / key.shape[-1] ** 0.5
-            found.append(scores[..., :answers])
-        return found[0], found[1], _in_dtype(self.cell, pooled, padded)
-
-
-def _in_dtype(linear: nn.Linear, x: Tensor, padded: bool = False) -> Tensor:
-    """Apply a layer in the dtype of x, its weights staying in float32.
-
-    Padded: with empty rows up to a multiple of 8, whose answers are cut off again.
-    """
-    weight, bias = linear.weight.to(x.dtype), linear.bias.to(x.dtype)
-    if not padded:
-        return F.linear(x, weight, bias)
-    more = -len(bias) % 8
-    return F.linear(x, F.pad(weight, (0, 0, 0, more)), F.pad(bias, (0, more)))[..., : len(bias)]
-
-
-class Objective(nn.Module):
-    """Cross-entropy on the cells, plus the heads when their weight is above 0."""
-
-    def __init__(
-        self,
-        model: Seq2Seq,
-        tokenizer: PieceTokenizer,
-        cells: int,
-        heads: float,
-        fast: torch.dtype | None = None,
-        tricks: Tricks = PLAIN,
-    ) -> None:
-        super().__init__()
-        self.model, self.weight, self.fast, self.tricks = model, heads, fast, tricks
-        self.heads = Heads(model.settings.d_model, cells) if heads > 0 else None
-        self.first_cell, self.cells = tokenizer.cell_token_id(0), cells
-        self.b = tokenizer.settings.border_length
-        self.separator = tokenizer.settings.separator
-
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Loss, and (cross-entropy, teacher-forced accuracy, head loss) for the log."""
-        labels = batch["order"] + self.first_cell
-        given = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
-        if self.fast is not None:
-            logits, states = bart(self.model.net, batch["ids"], given, self.fast, self.tricks)
-        else:
-            states = self.model.encode(batch["ids"])
-            logits = self.model(batch["ids"], given, states=states)
-        judge = compiled(Objective.judge) if self.tricks.blocks else Objective.judge
-        return judge(self, logits, states, batch)
-
-    def judge(self, logits: Tensor, states: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The same from what the model said, and from its encoder states."""
-        labels, here = batch["order"] + self.first_cell, batch["present"]
-        plain = _mean(logits, labels, here, batch["count"])
-        right = ((logits.argmax(-1) == labels) & here).sum() / batch["count"]
-        if self.heads is None:
-            return plain, torch.stack([plain.detach(), right, plain.detach() * 0])
-        pooled = self.pool(states)
-        pooled = pooled if self.tricks.heads16 else pooled.float()
-        found = self.heads(pooled, self.tricks.padded)
-        answers = (batch["right"], batch["below"], batch["order"])
-        share = (0.5, 0.5, 1.0)
-        losses = [
-            k * _mean(x, y, here, batch["count"])
-            for k, x, y in zip(share, found, answers, strict=True)
-        ]
-        extra = torch.stack(losses).sum()
-        return plain + self.weight * extra, torch.stack([plain.detach(), right, extra.detach()])
-
-    def pool(self, states: Tensor) -> Tensor:
-        """Mean of each piece's states, (batch, slots, d)."""
-        if self.separator:
-            states = F.pad(states, (0, 0, 0, 1))
-        words = states.view(len(states), self.cells, -1, states.shape[-1])
-        return words[:, :, : self.b].mean(2)
-
-
-def _mean(logits: Tensor, answers: Tensor, here: Tensor, count: Tensor) -> Tensor:
-    losses = F.cross_entropy(logits.flatten(0, 1).float(), answers.flatten(), reduction="none")
-    return (losses * here.flatten()).sum() / count
+    return torch.cat(pieces)
 
 
 # ---- loop -----------------------------------------------------------------------------------
@@ -296,10 +198,12 @@ def train(
     if world > 1 and not torch.distributed.is_initialized():
         torch.distributed.init_process_group("nccl" if "cuda" in device else "gloo")
 
-    tokenizer = None
+    tokenizer, resumed = None, (folder / "checkpoint.safetensors").exists()
     if recipe.tokenizer_path or (folder / "tokenizer.json").exists():
-        given = checkpoints.find(recipe.tokenizer_path) if recipe.tokenizer_path else folder
-        tokenizer = PieceTokenizer.from_pretrained(given)
+        own = resumed or not recipe.tokenizer_path
+        tokenizer = PieceTokenizer.from_pretrained(
+            folder if own else checkpoints.find(recipe.tokenizer_path)
+        )
         if recipe.tokenizer.max_cells > tokenizer.settings.max_cells:  # the symbols do not change
             tokenizer = tokenizer.with_cells(recipe.tokenizer.max_cells)
     elif recipe.data.tokens:
@@ -323,6 +227,12 @@ def train(
     if tokenizer is None:
         assert album is not None
         tokenizer = fit_tokenizer(recipe, album, device)
+    elif recipe.tokenizer.patch.startswith(tokenizer.settings.patch + "+"):
+        if album is None:
+            raise SettingsError("tokenizer.patch: further symbols are fitted on images, not tokens")
+        pieces = fitting_pieces(recipe, album, settings.side, device)
+        patch = recipe.tokenizer.patch
+        tokenizer = tokenizer.with_symbols(patch, pieces, seed=t.seed, device=device)
     if rank == 0:
         tokenizer.save_pretrained(folder)
         write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
@@ -407,6 +317,3 @@ class Exams:
             scores[f"{name}_absolute"] = 100 * float(np.mean([absolute(*p) for p in pairs]))
             scores[f"{name}_perfect"] = 100 * float(np.mean([perfect(*p) for p in pairs]))
         return scores
-
-
-__all__ = ["CutSettings", "Objective", "Pages", "TrainingError", "train"]

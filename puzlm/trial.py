@@ -26,6 +26,7 @@ from puzlm.corpus import Album, Bounds, CutSettings, Draw, cut_batch, draw_batch
 from puzlm.errors import SettingsError
 from puzlm.exam import OnDevice, examine
 from puzlm.images import Pixels, cores, fingerprint, iter_images, write_bytes
+from puzlm.objective import Objective
 from puzlm.puzzle import Puzzle, parse_grid
 from puzlm.settings import Recipe
 from puzlm.starts import build_model
@@ -39,7 +40,6 @@ from puzlm.timed import (
     wait,
 )
 from puzlm.tokenizer import PieceTokenizer
-from puzlm.train import Objective
 from puzlm.turns import Turns
 
 CHUNK = 1024  # puzzles cut at once on a GPU

@@ -1,14 +1,14 @@
 """Known distributions give their known numbers; figures are drawn; bad files are refused."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from puzlm import analysis, embeddings, plots
-from puzlm.analyze import analyze, patch_picture, read_embeddings
+from puzlm.analyze import analyze, analyze_set, patch_picture, read_embeddings, read_tokens
 from puzlm.errors import PuzlmError
 from puzlm.tokenizer import PieceTokenizer, TokenizerSettings
 
@@ -35,6 +35,19 @@ def write_tokens(path, tokens, settings=SETTINGS, grid=(3, 3), gap=0.0, **change
     } | changes
     path.with_suffix(".json").write_text(json.dumps(record))
     return path
+
+
+def test_codebooks_of_their_own_size_are_counted(tmp_path):
+    """Text that uses all of 128 + 8 symbols has none that is dead; a ninth of the 8 is refused."""
+    settings = replace(SETTINGS, patch="strip:4+residual:8")
+    rng = np.random.default_rng(1)
+    tokens = np.stack([rng.integers(0, k, (64, 9, 16)) for k in settings.sizes], -1)
+    part = read_tokens(write_tokens(tmp_path / "t.npy", tokens, settings))
+    assert part.sequences.max() == 135
+    assert analyze_set(part, None)["zipf"]["dead"] == 0
+    tokens[0, 0, 0, 1] = 8
+    with pytest.raises(PuzlmError, match="do not fit patch"):
+        read_tokens(write_tokens(tmp_path / "t.npy", tokens, settings))
 
 
 # ---- entropy --------------------------------------------------------------------------------

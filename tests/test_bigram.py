@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from puzlm.bigram import SideModel, fit, fit_sides, touching_pairs
+from puzlm.bigram import SideModel, SideSettings, fit, fit_sides, touching_pairs
 from puzlm.errors import ModelError, SettingsError
 from puzlm.images import write_image
 from puzlm.loop import TrainingError
@@ -196,6 +196,18 @@ def test_errors_say_what_to_do(images, strips, tokenizer, tmp_path):
         touching_pairs((1, 1))
     with pytest.raises(SettingsError, match="sides.steps 0: must be at least 1"):
         recipe_of(images, steps=0)
+
+
+def test_symbols_that_came_later_are_not_read(strips, crops):
+    """A side model goes on beside a tokenizer that says more of every position."""
+    model = SideModel(SideSettings(2, 1, 64, 8, 16, 12))
+    x = np.concatenate([strips.canonical(cut(c, (2, 2))) for c in crops[:24]])
+    more = strips.with_symbols("strip:4+residual:16", x, max_iter=2)
+    codes = more.encode_canonical(x[:4])
+    old = model.scores(side_symbols(codes[..., :1], strips))
+    new = model.scores(side_symbols(codes, more))
+    assert np.array_equal(old, new)
+    model.start_from_centroids(more)
 
 
 def test_a_loss_that_is_no_number_stops_it(strips):

@@ -199,6 +199,9 @@ def test_tokenizer_and_sides_are_the_same(folder, puzzles):
         strict=True,
     ):
         np.testing.assert_allclose(got, expected, atol=1e-5)
+    later = np.concatenate([sides, sides[..., :2] + 7], -1)  # symbols that it does not know
+    numpy = NumpySides(folder)
+    np.testing.assert_array_equal(numpy.scores(later), numpy.scores(sides))
     assert NumpySides(folder).scores(sides[:1])[0].shape == (1, 1)
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 
 from puzlm.errors import ModelError, SettingsError
 from puzlm.patches import resize_matrix
@@ -138,6 +139,39 @@ def test_residual_symbols_say_more(crops):
     assert ((vectors - two) ** 2).sum() < 0.7 * ((vectors - one) ** 2).sum()
 
 
+def test_further_symbols_say_more_and_leave_the_others(crops, tmp_path):
+    """Each residual symbol brings the patch nearer; what was read before stays as it was."""
+    patch = "strip:4+residual"
+    tokenizer = PieceTokenizer(patch=patch, vocab_size=32, pca_dim=16, piece_size=32, max_cells=9)
+    tokenizer.fit(crops, max_iter=8)
+    x = np.concatenate([tokenizer.canonical(cut(c, (3, 3))) for c in crops])
+    more = tokenizer.with_symbols(patch + "+residual:24+residual:8", x, max_iter=8)
+    assert more.settings.sizes == [32, 32, 24, 8] and more.settings.firsts == [4, 36, 68, 92]
+    assert len(more) == 4 + 96 + 1 + 9
+    codes = more.encode_canonical(x)
+    assert (codes[..., :2] == tokenizer.encode_canonical(x)).mean() > 0.995
+    assert codes.max((0, 1)).tolist() == [31, 31, 23, 7]
+    books = more.codebooks_
+    rest = books[0].project(more.patches(x, "strip:4").reshape(-1, 12 * 8))
+    left = []
+    for number, book in enumerate(books):
+        said = book.centroids if number == 0 else book.vectors()
+        rest = rest - said[codes[..., number].ravel()]
+        left.append((rest**2).sum())
+    assert left[2] < 0.85 * left[1] and left[3] < 0.95 * left[2]
+    ids, order = more.sentences(codes[:9][None])
+    words = ids[0].reshape(-1, 4)[np.arange(152) % 17 < 16].reshape(9, 16, 4)
+    assert np.array_equal(words - more.settings.firsts, codes[:9][order[0]])
+    # Half precision is enough, and the file is as small.
+    more.save_pretrained(tmp_path)
+    back = PieceTokenizer.from_pretrained(tmp_path)
+    assert np.array_equal(back.encode_canonical(x[:50]), codes[:50])
+    kept = load_file(tmp_path / "tokenizer.safetensors")
+    assert kept["3.centroids"].dtype == np.float16 and kept["3.centroids"].shape == (8, 16)
+    with pytest.raises(SettingsError, match="must begin with 'strip:4[+]residual[+]'"):
+        tokenizer.with_symbols("strip:4+strip:8", x)
+
+
 def test_pieces_of_any_size_are_resized_first(tokenizer, photo):
     """A piece shrunk by Pillow and the same piece shrunk by the tokenizer read nearly the same."""
     from PIL import Image
@@ -227,6 +261,10 @@ def test_a_super_token_can_be_shown(tokenizer, photo):
         {"granularity": 9},
         {"patch": "circle"},
         {"patch": "strip:0"},
+        {"patch": "strip:4+residual:1"},
+        {"patch": "strip:4+residual:"},
+        {"patch": "residual:16"},
+        {"vocab_size": 64, "patch": "strip:4+residual:65468"},
         {"patch": "square+strip:4"},
         {"patch": "strip:4", "border": False},
         {"vocab_size": 1},

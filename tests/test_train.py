@@ -8,11 +8,13 @@ import torch
 from training import recipe_of
 
 from puzlm import checkpoints, fast
+from puzlm.backbones import Seq2Seq
 from puzlm.bench_parts import WideBook
 from puzlm.bigram import SideModel, batches_of, fit, side_symbols
 from puzlm.corpus import Album, cut_batch, draw_batch
 from puzlm.errors import ModelError, SettingsError
 from puzlm.metrics import perfect
+from puzlm.objective import Objective
 from puzlm.puzzle import Puzzle, cut
 from puzlm.settings import Recipe
 from puzlm.solver import Solver
@@ -20,7 +22,7 @@ from puzlm.split_book import SplitBook
 from puzlm.starts import build_model
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.tokens import write_tokens
-from puzlm.train import Objective, Pages, fit_tokenizer, train
+from puzlm.train import Pages, fit_tokenizer, train
 from puzlm.tricks import PLAIN, PROVEN
 
 
@@ -160,6 +162,32 @@ def test_models_of_the_box_go_by_their_names(folder, tmp_path, monkeypatch):
     assert train(recipe, tmp_path / "run")["done"]
     with pytest.raises(ModelError, match="model 'yours': neither a folder nor a model in the box"):
         train(replace(recipe, tokenizer_path="yours"), tmp_path / "other")
+
+
+def test_going_on_with_more_symbols(folder, tmp_path):
+    """The weights of a model go on in one that reads more symbols; a break does no harm."""
+    recipe = recipe_of(folder, steps=1)
+    train(recipe, tmp_path / "few")
+    few, before = Seq2Seq.from_pretrained(tmp_path / "few"), str(tmp_path / "few")
+    words = replace(recipe.tokenizer, patch="strip:4+residual:24")
+    recipe = replace(recipe.with_train(start=before), tokenizer_path=before, tokenizer=words)
+    old = PieceTokenizer.from_pretrained(before)
+    train(recipe.with_train(steps=2), tmp_path / "run", stop_after=0)
+    new = PieceTokenizer.from_pretrained(tmp_path / "run")
+    assert new.settings.sizes == [64, 24]
+    start = build_model(recipe, new)
+    mask, more = old.mask_token_id, new.mask_token_id
+    was, now = few.embedding.detach().numpy(), start.embedding.detach().numpy()
+    assert np.array_equal(was[:mask], now[:mask]) and np.array_equal(was[mask:], now[more:])
+    # A further step from a centroid begins where the old symbols say that it leads.
+    looks, further = old.codebooks_[0].centroids, new.codebooks_[1].vectors()
+    step = np.linalg.lstsq(looks - looks.mean(0), was[4:mask] - was[4:mask].mean(0), rcond=None)[0]
+    assert np.corrcoef((further @ step).ravel(), now[mask:more].ravel())[0, 1] > 0.99
+    # The folder's own symbols, not others fitted anew, go on after a break.
+    other = recipe.with_train(steps=2, fit_puzzles=512)
+    assert train(other, tmp_path / "run")["done"]
+    again = PieceTokenizer.from_pretrained(tmp_path / "run")
+    assert np.array_equal(again.codebooks_[1].centroids, new.codebooks_[1].centroids)
 
 
 def test_token_files_that_do_not_fit_are_refused(folder, tmp_path, crops):

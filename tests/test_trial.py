@@ -9,12 +9,12 @@ import torch
 from puzlm import trial
 from puzlm.corpus import CutSettings, draw_batch
 from puzlm.images import write_image
+from puzlm.objective import Objective
 from puzlm.puzzle import cut
 from puzlm.settings import Recipe
 from puzlm.starts import build_model
 from puzlm.timed import Draws, compiled_layers, count_compiled, masks_as_outside, schedule
 from puzlm.tokenizer import PieceTokenizer
-from puzlm.train import Objective
 from puzlm.trial import Gallery, Kind, Library, eroded, make_library
 
 

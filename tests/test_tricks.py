@@ -16,7 +16,7 @@ from puzlm.bench_parts import WAYS, ways
 from puzlm.bench_variants import EXTRA, VARIANTS
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch
 from puzlm.errors import SettingsError
-from puzlm.tokenizer import PieceTokenizer, TokenizerSettings
+from puzlm.tokenizer import PieceTokenizer, TokenizerSettings, is_residual
 from puzlm.train import tricks_for
 from puzlm.tricks import PLAIN, PROVEN, Tricks
 
@@ -42,10 +42,10 @@ def test_patches_are_read_as_deep_as_said_and_no_deeper(s):
     def read(depth):
         y = x.copy()
         y[:, depth : s.side - depth, depth : s.side - depth] = 0
-        terms = [term for term in s.terms if term != "residual"]
+        terms = [term for term in s.terms if not is_residual(term)]
         return [np.asarray(tokenizer.patches(y, term)).sum() for term in terms]
 
-    whole = [np.asarray(tokenizer.patches(x, t)).sum() for t in s.terms if t != "residual"]
+    whole = [np.asarray(tokenizer.patches(x, t)).sum() for t in s.terms if not is_residual(t)]
     depth = s.depth or (s.side + 1) // 2
     assert read(depth) == whole
     if s.depth:

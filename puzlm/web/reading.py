@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from puzlm.images import Pixels
-from puzlm.tokenizer import PieceTokenizer, side_symbols, walk
+from puzlm.tokenizer import PieceTokenizer, is_residual, side_symbols, walk
 from puzlm.web.answers import Position, Question, Reading, Refused, Side
 
 Ints = NDArray[np.int64]
@@ -58,15 +58,18 @@ class Glass:
         shape = (len(symbols), s.border_length, len(self.layers))
         good = all(
             len(token) == shape[1]
-            and all(len(at) == shape[2] and all(0 <= v < s.vocab_size for v in at) for at in token)
+            and all(
+                len(at) == shape[2] and all(0 <= v < k for v, k in zip(at, s.sizes, strict=True))
+                for at in token
+            )
             for token in symbols
         )
         if not good:
             raise Refused(
                 422,
                 "bad_symbols",
-                f"Each super-token must be {shape[1]} positions of "
-                f"{shape[2]} symbols from 0 to {s.vocab_size - 1}.",
+                f"Each super-token must be {shape[1]} positions of {shape[2]} symbols, each from "
+                f"0 and below {', '.join(map(str, s.sizes))}.",
             )
         return np.array(symbols, np.int64)
 
@@ -75,29 +78,30 @@ class Glass:
     def strips(self, token: Ints) -> Floats:
         """What the symbols (b, F) of each side say: (4, along, inwards, 3), raster direction.
 
-        Layers are laid over one another, the deepest first, as the finest look at the edge is the
-        shallowest.
+        Layers are laid over one another: those of one symbol below those that say more, and the
+        deepest first, as the finest look at the edge is the shallowest.
         """
         s, books = self.tokenizer.settings, self.tokenizer.codebooks_
         along = s.side
         if not s.strips:
             return self._square_strips(token)
-        deepest = max(int(t.split(":")[1]) for t in s.terms if t != "residual")
+        deepest = max(int(t.split(":")[1]) for t in s.terms if not is_residual(t))
         out = np.zeros((4, along, deepest, 3), np.float32)
-        layers: list[tuple[int, Floats]] = []
+        layers: list[tuple[bool, int, Floats]] = []
         for number, term in enumerate(s.terms):
-            if term == "residual":
+            if is_residual(term):
                 continue
             book, chosen = books[number], token[:, number]
             code = book.centroids[chosen]
             follow = number + 1
-            while follow < len(s.terms) and s.terms[follow] == "residual":
+            while follow < len(s.terms) and is_residual(s.terms[follow]):
                 code = code + books[follow].vectors()[token[:, follow]]
                 follow += 1
             vectors = code if book.components is None else code @ book.components
             depth = int(term.split(":")[1])
-            layers.append((depth, (vectors + book.mean).reshape(-1, s.patch_side, depth, 3)))
-        for depth, patches in sorted(layers, key=lambda pair: -pair[0]):
+            patches = (vectors + book.mean).reshape(-1, s.patch_side, depth, 3)
+            layers.append((follow > number + 1, depth, patches))
+        for _, depth, patches in sorted(layers, key=lambda layer: (layer[0], -layer[1])):
             for side in range(4):
                 out[side, :, :depth] = patches[self.index[side]].reshape(along, depth, 3)
         return out

@@ -60,7 +60,7 @@ def test_solve_pieces_zip_and_picture(client, make, tmp_path, how):
     assert sorted(found["order"]) == list(range(9)) and found["solver"].startswith("auto")
     assert all(0 <= c <= 1 for c in found["confidences"]) and found["seconds"] > 0
     assert all(sorted(p) == list(range(9)) for p in found["alternatives"])
-    assert np.array(found["symbols"]).shape == (9, 16, 4)
+    assert np.array(found["symbols"]).shape == (9, 16, 7)
     opened = client.post("/api/open", files=files, data=data).json()
     assert opened["grid"] == [3, 3] and len(opened["pieces"]) == 9
     assert opened["truth"] == (truth if how == "saved" else None)
@@ -100,8 +100,10 @@ def test_read_from_symbols_alone(client, make):
     false = [p["closeness"][0] for side in reading["sides"] for p in side["positions"]]
     assert np.mean(true) > 0.95 > 0.8 > np.mean(false)
     refused(client.post("/api/read", json={**question, "piece": 9}), 422, "bad_piece")
-    question["symbols"][0][0][0] = 1536
-    refused(client.post("/api/read", json=question), 422, "bad_symbols")
+    for layer, size in ((6, 480), (0, 1536)):  # each codebook has its own size
+        kept, question["symbols"][0][0][layer] = question["symbols"][0][0][layer], size
+        refused(client.post("/api/read", json=question), 422, "bad_symbols")
+        question["symbols"][0][0][layer] = kept
     refused(client.post("/api/read", content=b"{"), 422, "bad_json")
 
 

@@ -4,15 +4,22 @@ import { make, percent } from "./service.js";
 const ARROWS = { top: "↑", right: "→", bottom: "↓", left: "←" };
 const NEAR = 0.95; // closer than this share of the codebook counts as alike
 
-function layerName(term, first) {
-  if (term === "square") return "patch";
-  if (term === "residual") return "correction";
-  return first ? "edge" : `${term.slice(6)} px`;
+function layerName(terms, k) {
+  const base = baseOf(terms, k);
+  if (base < k) return `+${k - base}`;
+  if (terms[k] === "square") return "patch";
+  return k === 0 ? "edge" : `${terms[k].slice(6)} px`;
 }
 
-function explain(term) {
-  if (term === "residual") return "What the first symbol left over";
-  return term === "square" ? "A square patch" : `A strip ${term.slice(6)} pixels deep`;
+function explain(terms, k) {
+  const base = baseOf(terms, k);
+  if (base < k) return `What is left over of ${layerName(terms, base)}, said ${ordinal(k - base)}`;
+  return terms[k] === "square" ? "A square patch" : `A strip ${terms[k].slice(6)} pixels deep`;
+}
+
+// The layer that a correction belongs to: the last before it that is none.
+function baseOf(terms, k) {
+  return terms[k].startsWith("residual") ? baseOf(terms, k - 1) : k;
 }
 
 function verdict(position, layer) {
@@ -112,14 +119,14 @@ export class ReadingPanel {
 
   layers(reading) {
     const group = make("div", { className: "switch small", role: "radiogroup", "aria-label": "Which symbol of each strip" });
-    reading.layers.forEach((term, k) => {
+    reading.layers.forEach((_, k) => {
       const input = make("input", { type: "radio", name: "layer", value: k, checked: k === this.layer });
       input.addEventListener("change", () => {
         this.layer = k;
         this.draw();
         this.root.querySelector(`input[name=layer][value="${k}"]`).focus();
       });
-      group.append(make("label", {}, input, make("span", { title: explain(term) }, layerName(term, k === 0))));
+      group.append(make("label", {}, input, make("span", { title: explain(reading.layers, k) }, layerName(reading.layers, k))));
     });
     return group;
   }
@@ -169,7 +176,7 @@ export class ReadingPanel {
     return make("details", { className: "sentence" },
       make("summary", {}, "The whole super-token"),
       make("p", { className: "hint" }, "This is all that is passed on: "
-        + `${reading.layers.length} symbols a strip, from coarse to fine.`),
+        + `${reading.layers.length} symbols a strip.`),
       make("code", {}, reading.text));
   }
 }
