@@ -71,7 +71,7 @@ def asked(solver: Solver, puzzle: Puzzle, bled: float | None = None) -> dict:
     symbols = side_symbols(solver.tokenizer.encode(puzzle.pieces), solver.tokenizer)
     row["sides"] = solver.sides.scores(symbols)
     if grid_name(puzzle.grid) in solver.vision.settings.grids:
-        row["vision"], *near = solver._look([puzzle], [0])[0]
+        row["vision"], *near = solver._look([puzzle])[0]
         row["context"] = tuple(near)
         row["seq2seq"] = np.log(solver._read([puzzle], [{}])[0].marginals + 1e-4)
     return row

@@ -41,7 +41,17 @@ from puzlm.solver import load_solver
 SMALL = ("one", "own", "others", "least", "missing", "given", "cells")
 JUDGED_BY = (
     dict.fromkeys(
-        ("auto", "auto neighbours", "auto vision", "seq2seq", "symbols", "vision", "classic"), SMALL
+        (
+            "auto",
+            "auto looks",
+            "auto neighbours",
+            "auto vision",
+            "seq2seq",
+            "symbols",
+            "vision",
+            "classic",
+        ),
+        SMALL,
     )
     | dict.fromkeys(("seq2seq beam", "seq2seq greedy"), SMALL)
     | dict.fromkeys(calibration.SIDES, (*SMALL, "spread"))

@@ -70,6 +70,8 @@ def kind(solver: str, cells: int) -> str:
     ('auto', 'pairs large')
     >>> kind("auto (vision + edges + pixels)", 16), kind("auto (vision neighbours + edges)", 3)
     ('auto vision', 'auto neighbours')
+    >>> kind("auto (vision + edges + pixels, 6 looks)", 9)
+    'auto looks'
     """
     from puzlm.assembly import SMALL_GRID  # beyond, raw confidences are shares of sides that fit
 
@@ -81,6 +83,8 @@ def kind(solver: str, cells: int) -> str:
         name = "bigram"  # no language model for such a grid: the same answer
     if name == "auto" and how.endswith("clear)"):
         name += " clear"
+    elif name == "auto" and how.endswith("looks)"):
+        name += " looks"
     elif name == "auto" and "vision" in how:
         if "seq2seq" not in how:  # who knew cells: the ViT, or no model
             name += " neighbours" if "vision neighbours" in how else " vision"

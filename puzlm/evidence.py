@@ -36,9 +36,12 @@ WITH_VISION = {
     "context": 1.0,
     "edges": 0.5,
     "pixels": 0.25,
-    "seq2seq": 0.1,
+    "seq2seq": 0.1,  # asked only where colours bled: else it adds nothing, docs/runs/looks-val.txt
     "temperature": 10.0,
 }
+# After one look, an answer with a piece less sure than this (before calibration) is in doubt, and
+# the ViT looks again: docs/runs/looks-val.txt.
+SURE = 0.8
 WAVES = 0.5  # the ViT's cells on a grid without an output of its own: docs/runs/waves-val.txt
 # Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
 TOUCHING, SEAMS = 0.8, 4.0
@@ -81,7 +84,14 @@ class Evidence:
     vision: Seen | None = None
     sides: Pairs = field(default_factory=dict)  # what pixels and learned sides said, if asked
     clear: Solution | None = None  # the answer, where sides alone leave no doubt
+    doubtful: bool = False  # the answer after one look was in doubt, and the ViT looked again
     seconds: float = 0.0
+
+
+def in_doubt(found: Solution, evidence: Evidence) -> bool:
+    """Whether a ViT should look again at a puzzle with this answer."""
+    looked = evidence.vision is not None and evidence.clear is None and not evidence.bled
+    return looked and float(found.confidences.min()) < SURE
 
 
 def by_piece(found: Decoded, order: NDArray[np.int64], row: int, named: str = "") -> Read:

@@ -21,7 +21,7 @@ from puzlm.puzzle import Puzzle
 from puzlm.tokenizer import PieceTokenizer
 
 EXAM_BATCH = 256  # puzzles read at once
-SLOW_DECODINGS = ("beam", "assign", "views-2", "views-8", "fusion", "pixels")
+SLOW_DECODINGS = ("beam", "assign", "views-2", "views-6", "views-8", "fusion", "pixels")
 DECODINGS = ("valid", "greedy", "head", *SLOW_DECODINGS)
 
 

@@ -32,6 +32,7 @@ from puzlm.kinds import all_differ, kinds_of, same_cells, same_kind, same_pairs
 from puzlm.puzzle import Puzzle
 from puzlm.solution import Floats, Solution, grid_name
 from puzlm.tokenizer import side_symbols
+from puzlm.views import LIT
 
 if TYPE_CHECKING:
     from puzlm.solver import Solver
@@ -148,11 +149,12 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     named = evidence.seq2seq.named if evidence.seq2seq is not None else ""
     used = [f"seq2seq{named.replace(',', '')}" if k == "seq2seq" else k for k in cells]
     used += ["vision neighbours"] if "context" in pairs and "vision" not in cells else []
-    used += [k for k in pairs if k != "context" and w[k]]
+    used += [k for k in use if k in pairs and k != "context" and w[k]]
     used += [] if frame is None else ["frame"]
     used += ["mended colours"] if evidence.bled else []
     joined = solver.solver in ("auto", "symbols")
-    name = f"{solver.solver} ({' + '.join(used)})" if joined else solver.solver
+    looks = f", {len(LIT)} looks" if evidence.doubtful else ""
+    name = f"{solver.solver} ({' + '.join(used)}{looks})" if joined else solver.solver
     seconds = evidence.seconds + time.perf_counter() - start
     order = tuple(np.argsort(-sure, kind="stable").tolist())
     if evidence.seq2seq is not None:
@@ -174,13 +176,11 @@ def _sides_of(
     """What the sides say: their pixels, learned and measured, and their symbols."""
     from puzlm import classic
 
-    found: Pairs = {}
-    if "edges" in use and solver.edges is not None:
-        found["edges"] = evidence.sides.get("edges") or _alone(*solver.edges.scores(puzzle.pieces))
-    if "pixels" in use:
-        found["pixels"] = evidence.sides.get("pixels") or _alone(
-            *classic.evidence(puzzle.pieces, 1.0 if evidence.bled else None)
-        )
+    found = evidence.sides  # kept there for a second search, after more looks
+    if "edges" in use and solver.edges is not None and "edges" not in found:
+        found["edges"] = _alone(*solver.edges.scores(puzzle.pieces))
+    if "pixels" in use and "pixels" not in found:
+        found["pixels"] = _alone(*classic.evidence(puzzle.pieces, 1.0 if evidence.bled else None))
     # Beside stronger evidence that is sound the symbolic sides add nothing (docs/log.md).
     weak = "pixels" not in use or not read and "edges" not in found
     model, tokenizer = solver.sides, solver.tokenizer

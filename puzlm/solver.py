@@ -21,6 +21,7 @@ import numpy as np
 from PIL import Image
 
 from puzlm import calibration, checkpoints, upright
+from puzlm.answers import by_chance, by_looking, by_pixels, by_reading
 from puzlm.assembly import SMALL_GRID
 from puzlm.bleed import mended
 from puzlm.box import (
@@ -32,14 +33,15 @@ from puzlm.box import (
     load_sides,
     load_vision,
 )
-from puzlm.decoding import METHODS, WIDTH, Reader, assigned, by_slot, decode
+from puzlm.decoding import METHODS, WIDTH, Reader, by_slot, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
-from puzlm.evidence import Evidence, Read, Seen, by_piece, by_size
+from puzlm.evidence import Evidence, Read, Seen, by_piece, by_size, in_doubt
 from puzlm.fusion import fused, sure_by_sides
 from puzlm.images import Pixels
 from puzlm.puzzle import Grid, Puzzle
-from puzlm.solution import Floats, Given, Solution, as_puzzle, at_random, check_given, grid_name
+from puzlm.solution import Floats, Given, Solution, as_puzzle, check_given, grid_name
 from puzlm.tokenizer import PieceTokenizer
+from puzlm.views import look_again, read_views
 
 SOLVERS = ("auto", "seq2seq", "symbols", "vision", "vision-pairs", "bigram", "classic", "random")
 BATCH = {"valid": 64, "greedy": 64, "beam": 16, "assign": 16}  # puzzles read at once
@@ -208,7 +210,10 @@ class Solver:
             given = [p.settings.get("given") or {} for p in puzzles]
         fixed = [check_given(g, p) for g, p in zip(given, puzzles, strict=True)]
         if self.solver in ("classic", "random") or self.rotations:
-            alone = [self._alone(p, g) for p, g in zip(puzzles, fixed, strict=True)]
+            alone = [
+                by_chance(p, g) if self.solver == "random" else by_pixels(p, g, self.rotations)
+                for p, g in zip(puzzles, fixed, strict=True)
+            ]
             alone = [self._calibrated(*one) for one in zip(alone, fixed, strict=True)]
             eyes = upright.eyes(self)
             return [upright.settled(*one, eyes) for one in zip(alone, fixed, strict=True)]
@@ -221,18 +226,23 @@ class Solver:
             puzzles = [self._mended(*one) for one in zip(puzzles, gathered, strict=True)]
             for puzzle, fix, evidence in zip(puzzles, fixed, gathered, strict=True):
                 evidence.clear = None if fix else sure_by_sides(self, puzzle, evidence)
+        if self.solver in ("auto", "vision"):
+            sees = lambda puzzle, _: self._sees(puzzle) is not None  # noqa: E731
+            self._gather(
+                puzzles, gathered, "vision", sees, lambda some, _: self._look(some), VIEWED
+            )
         if self.solver in ("auto", "seq2seq", "symbols"):
             self._gather(
                 puzzles,
                 gathered,
                 "seq2seq",
-                self._language,
+                self._reads,
                 lambda some, k: self._read(some, [fixed[i] for i in k]),
                 BATCH[self._method],
             )
-        if self.solver in ("auto", "vision"):
-            self._gather(puzzles, gathered, "vision", self._sees, self._look, VIEWED)
         found = [self._answer(*one) for one in zip(puzzles, fixed, gathered, strict=True)]
+        if self.solver == "auto":
+            found = self._again(puzzles, fixed, gathered, found)
         found = [replace(f, pieces=p.pieces) for f, p in zip(found, as_given, strict=True)]
         return [self._calibrated(*one) for one in zip(found, fixed, strict=True)]
 
@@ -257,41 +267,46 @@ class Solver:
         if evidence.clear is not None:
             return evidence.clear
         if self.solver == "seq2seq":
-            found: Read = evidence.seq2seq
-            return Solution(
-                found.cells,
-                found.confidence,
-                puzzle.grid,
-                f"seq2seq ({self.decoding}{found.named})",
-                evidence.seconds,
-                puzzle.pieces,
-                found.alternatives,
-                found.order,
-            )
+            return by_reading(puzzle, evidence, self.decoding)
         if self.solver == "vision":
-            start = time.perf_counter()
-            heat = float(self.card.get("temperature", 1.0))
-            assert evidence.vision is not None and evidence.vision[0] is not None  # _check_reads
-            share = np.exp(evidence.vision[0] / heat)
-            share /= share.sum(1, keepdims=True)
-            cells = assigned(share, given)
-            sure = share[np.arange(len(cells)), cells]
-            order = tuple(np.argsort(-sure, kind="stable").tolist())
-            seconds = evidence.seconds + time.perf_counter() - start
-            return Solution(cells, sure, puzzle.grid, "vision", seconds, puzzle.pieces, (), order)
+            return by_looking(puzzle, given, evidence, float(self.card.get("temperature", 1.0)))
         return fused(self, puzzle, given, evidence)
+
+    def _again(
+        self,
+        puzzles: list[Puzzle],
+        fixed: list[dict[int, int]],
+        gathered: list[Evidence],
+        found: list[Solution],
+    ) -> list[Solution]:
+        """Look again at puzzles whose answer is in doubt: more views, and another search."""
+        for first, evidence in zip(found, gathered, strict=True):
+            if in_doubt(first, evidence):
+                evidence.doubtful, evidence.seconds = True, first.seconds
+        self._gather(
+            puzzles,
+            gathered,
+            "vision",
+            lambda _, evidence: evidence.doubtful,
+            lambda some, k: look_again(self._look, some, [gathered[i].vision for i in k]),
+            VIEWED,
+        )
+        return [
+            self._answer(puzzle, given, evidence) if evidence.doubtful else first
+            for puzzle, given, evidence, first in zip(puzzles, fixed, gathered, found, strict=True)
+        ]
 
     def _gather(
         self,
         puzzles: list[Puzzle],
         into: list[Evidence],
         name: str,
-        takes: Callable[[Puzzle], Any],
+        takes: Callable[[Puzzle, Evidence], bool],
         read: Callable[[list[Puzzle], list[int]], list[Any]],
         most: int,
     ) -> None:
         """Let one model read all puzzles that it takes, those of one size together."""
-        able = [i for i, p in enumerate(puzzles) if into[i].clear is None and takes(p) is not None]
+        able = [i for i, p in enumerate(puzzles) if into[i].clear is None and takes(p, into[i])]
         for group in by_size(puzzles, able, most):
             start = time.perf_counter()
             answers = read([puzzles[i] for i in group], group)
@@ -319,6 +334,12 @@ class Solver:
                 return Language(self.tokenizer, self.reader, self.card)
         return self.box.language(grid) if self.box else None
 
+    def _reads(self, puzzle: Puzzle, evidence: Evidence) -> bool:
+        """Whether a language model is asked; beside a ViT it adds nothing if colours are clean."""
+        if self.solver == "auto" and evidence.vision is not None and not evidence.bled:
+            return False
+        return self._language(puzzle) is not None
+
     def _sees(self, puzzle: Puzzle) -> Any:
         """The ViT, if it can tell of such a puzzle: its cells, or for `auto` its neighbours."""
         if len(puzzle.pieces) > puzzle.cells or self.vision is None:
@@ -334,7 +355,7 @@ class Solver:
         """What the ViT says of neighbours on a grid of any size; None if it cannot."""
         if self.vision is None or not self.vision.settings.compares(puzzle.grid):
             return None
-        _, right, below = self._look([puzzle], [0])[0]
+        _, right, below = self._look([puzzle])[0]
         return right, below
 
     def _check_reads(self, puzzle: Puzzle) -> None:
@@ -359,8 +380,6 @@ class Solver:
         tokenizer, reader, card = language
         name = f", {card['name']}" if self.box is not None and "name" in card else ""
         if self.solver == "symbols":
-            from puzlm.views import read_views
-
             seen = read_views(reader, tokenizer, puzzles, width=WIDTH, given=given)
             straight = np.arange(len(puzzles[0].pieces))
             return [by_piece(seen, straight, row, name) for row in range(len(puzzles))]
@@ -381,31 +400,13 @@ class Solver:
         )
         return [by_piece(found, order[row], row, name) for row in range(len(puzzles))]
 
-    def _look(self, puzzles: list[Puzzle], _: list[int]) -> list[Seen]:
+    def _look(self, puzzles: list[Puzzle]) -> list[Seen]:
         """Run the ViT over puzzles with one number of cells and of pieces."""
         grid = grid_name(puzzles[0].grid)
         placed, right, below = self.vision.read([p.pieces for p in puzzles], grid)
         return list(
             zip([None] * len(puzzles) if placed is None else placed, right, below, strict=True)
         )
-
-    def _alone(self, puzzle: Puzzle, given: dict[int, int]) -> Solution:
-        """Solve with pixels only, or at random (the floor)."""
-        start = time.perf_counter()
-        n, turns = len(puzzle.pieces), ()
-        if self.solver == "random":
-            positions, sure = at_random(puzzle, given), np.full(n, 1 / puzzle.cells)
-        else:
-            from puzlm import classic
-
-            rotations = self.rotations or bool(puzzle.settings.get("rotations"))
-            found = classic.solve(puzzle.pieces, puzzle.grid, given=given, rotations=rotations)
-            positions, sure = found.positions, np.clip(found.confidence, 0, 1)
-            turns = tuple(found.turns.tolist()) if rotations else ()
-        order = tuple(np.argsort(-sure, kind="stable").tolist())
-        name = "random" if self.solver == "random" else "classic"
-        spent = time.perf_counter() - start
-        return Solution(positions, sure, puzzle.grid, name, spent, puzzle.pieces, (), order, turns)
 
 
 def load_solver(name: str, model: str | None = None, decoding: str = "valid") -> Any:

@@ -1,14 +1,15 @@
-"""Several looks at one puzzle: mirrored or turned, read again, and averaged.
+"""Several looks at one puzzle: mirrored, turned or in another light, read again, and averaged.
 
-A puzzle that is mirrored as a whole is another sentence with the same answer, mirrored. Reading up
-to eight such views and averaging the marginals, cell by cell and piece by piece, costs as many
-readings as there are views. A model that was trained on mirrored pictures (cut.flip) can use
-MIRRORED; ALL is for one that also knows pictures lying on their side.
+A puzzle that is mirrored as a whole is another sentence with the same answer, mirrored, and one
+that is a little darker is another sentence with the same answer. Reading such views and averaging
+what is said, cell by cell and piece by piece, costs as many readings as there are views. A model
+that was trained on mirrored pictures (cut.flip) can use MIRRORED and LIT, which averages out how
+patches happen to be rounded to symbols; ALL is for one that also knows pictures on their side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from puzlm.decoding import WIDTH, Decoded, Reader, assign, by_slot, decode
 from puzlm.errors import PuzzleError, SettingsError
+from puzlm.evidence import Seen
 from puzlm.images import Pixels
 from puzlm.puzzle import Grid, Puzzle
 from puzlm.tokenizer import PieceTokenizer
@@ -27,10 +29,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class View:
-    """Mirror left and right first, then turn counter-clockwise by quarters."""
+    """Mirror left and right first, then turn counter-clockwise by quarters; a factor of light."""
 
     mirror: bool = False
     turns: int = 0
+    light: float = 1.0
 
     def _apply(self, a: NDArray[Any], down: int, across: int) -> NDArray[Any]:
         if self.mirror:
@@ -39,7 +42,10 @@ class View:
 
     def pieces(self, pieces: Pixels) -> Pixels:
         """Pieces (n, height, width, 3) as this view shows them."""
-        return np.ascontiguousarray(self._apply(pieces, 1, 2))
+        shown = self._apply(pieces, 1, 2)
+        if self.light != 1:
+            shown = np.minimum(np.rint(shown * np.float32(self.light)), 255).astype(np.uint8)
+        return np.ascontiguousarray(shown)
 
     def cells(self, grid: Grid) -> Ints:
         """The cell of the puzzle that each cell of the view shows, (cells,).
@@ -53,15 +59,45 @@ class View:
 
 UPRIGHT = (View(),)
 MIRRORED = (View(), View(mirror=True))
+LIT = tuple(View(mirror, light=light) for light in (1.0, 0.88, 1.1) for mirror in (False, True))
 ALL = tuple(View(mirror, turns) for mirror in (False, True) for turns in range(4))
-SETS = {1: UPRIGHT, 2: MIRRORED, 8: ALL}
+SETS = {1: UPRIGHT, 2: MIRRORED, 6: LIT, 8: ALL}
+
+
+def look_again(
+    look: Callable[[list[Puzzle]], list[Seen]],
+    puzzles: Sequence[Puzzle],
+    first: Sequence[Any],
+    views: Sequence[View] = LIT[1:],
+) -> list[Seen]:
+    """The mean of what a ViT said first, of the puzzles as they are, and says of further views."""
+    looks = [[seen] for seen in first]
+    for view in views:
+        shown = [Puzzle(view.pieces(p.pieces), p.grid) for p in puzzles]
+        for puzzle, seen, more in zip(puzzles, looks, look(shown), strict=True):
+            seen.append(straightened(view, more, puzzle.grid))
+    found = []
+    for seen in looks:
+        cells, right, below = zip(*seen, strict=True)
+        known = None if cells[0] is None else np.mean(cells, 0)
+        found.append((known, np.mean(right, 0), np.mean(below, 0)))
+    return found
+
+
+def straightened(view: View, seen: Seen, grid: Grid) -> Seen:
+    """What a ViT said of a view that is not turned, as if it had said it of the puzzle itself."""
+    cells, right, below = seen
+    if cells is not None:
+        cells = cells[:, view.cells(grid).argsort()]
+    # Who lies right of a piece in the mirror lies left of it in the picture.
+    return cells, right.T if view.mirror else right, below
 
 
 def read_views(
     reader: Reader,
     tokenizer: PieceTokenizer,
     puzzles: Sequence[Puzzle],
-    views: Sequence[View] = MIRRORED,
+    views: Sequence[View] = LIT,
     *,
     width: int = WIDTH,
     temperature: float = 1.0,

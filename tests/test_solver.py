@@ -3,13 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from conftest import SAMPLES
 from PIL import Image
 
 from puzlm import Puzzle, Solver
 from puzlm.backbones import ModelSettings, Seq2Seq, TorchReader
 from puzlm.calibration import ALL_RIGHT
 from puzlm.errors import ModelError, PuzzleError, SettingsError
-from puzlm.images import write_image
+from puzlm.images import read_image, write_image
 from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import cut, shuffled
 
@@ -228,15 +229,38 @@ def test_no_large_model_is_asked_where_sides_leave_no_doubt(photo):
         Puzzle.from_image(photo, 3, missing=1, seed=1),
         Puzzle(twice, (3, 3)),
     ):
-        assert "seq2seq" in solver.solve(other).solver
-    assert "seq2seq" in solver.solve(puzzle, given={0: int(puzzle.truth[0])}).solver
+        assert "vision" in solver.solve(other).solver
+    assert "vision" in solver.solve(puzzle, given={0: int(puzzle.truth[0])}).solver
+    assert not solver.box._languages  # beside a ViT it is asked only where colours ran
+
+
+def test_the_vit_looks_again_where_its_answer_is_in_doubt(photo, monkeypatch):
+    """At five more views of those puzzles, and of no others."""
+    solver = Solver.from_pretrained()
+    flower = read_image(SAMPLES / "flower.jpg")
+    sure = Puzzle.from_image(photo, 3, gap=0.3, seed=1)
+    doubtful = Puzzle.from_image(flower, 3, gap=0.5, seed=1)
+    asked, read = [], solver.vision.read
+    counted = lambda pieces, grid: (asked.append(len(pieces)), read(pieces, grid))[1]  # noqa: E731
+    monkeypatch.setattr(solver.vision, "read", counted)
+    found = solver.solve_many([sure, doubtful])
+    assert asked == [2, 1, 1, 1, 1, 1]
+    assert found[0].solver == "auto (vision + edges + pixels)"
+    assert found[1].solver == "auto (vision + edges + pixels, 6 looks)"
+    assert found[0].confidences.min() > 0.9 > found[1].confidences.min()
+    again = solver.solve(doubtful)
+    assert np.array_equal(again.positions, found[1].positions)
+    np.testing.assert_allclose(again.confidences, found[1].confidences, atol=1e-3)
+    # With every piece given there is nothing to doubt.
+    given = {i: int(cell) for i, cell in enumerate(doubtful.truth)}
+    assert solver.solve(doubtful, given=given).solver == "auto (vision + edges + pixels)"
 
 
 def test_solution_is_frozen_and_says_who_answered(auto, photo):
     found = auto.solve(Puzzle.from_image(photo, 3, gap=0.5))
     with pytest.raises(AttributeError):
         found.solver = "me"
-    assert found.solver.startswith("auto (seq2seq")
+    assert found.solver.startswith("auto (vision")
     assert found.seconds > 0
     record = found.as_dict()
     assert record["positions"] == found.positions.tolist() and len(record["confidences"]) == 9
