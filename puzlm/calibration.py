@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Numbers = dict[str, tuple[float, float, float]]  # feature: weight, lowest, highest value
 
-VERSION = 6  # of the numbers in FITTED; stands in results files with such confidences
+VERSION = 7  # of the numbers in FITTED; stands in results files with such confidences
 PLACES = 5  # decimals of raw confidences, as in a results file: so both give the same numbers
 DOUBT = 0.005  # raw confidences are kept so far from 0 and 1: closer says no more (chosen of six),
 FINE = 0.00002  # but for solvers of sides alone, which are soon sure, it does (chosen of four)
@@ -181,6 +181,15 @@ FITTED: dict[str, Numbers] = {
         "near": (1.186, -5.293, 4.858),
         "others": (0.542, -3.337, 4.942),
     },
+    "auto looks": {
+        "one": (3.126, 1.0, 1.0),
+        "own": (0.65, -3.176, 5.293),
+        "others": (0.382, -1.244, 5.178),
+        "least": (0.428, -3.176, 4.505),
+        "missing": (1.049, 0.0, 0.333),
+        "given": (0.145, 0.0, 0.5),
+        "cells": (-1.299, 1.386, 3.401),
+    },
     "auto neighbours": {
         "one": (3.235, 1.0, 1.0),
         "own": (0.509, -3.112, 5.293),
@@ -205,13 +214,13 @@ FITTED: dict[str, Numbers] = {
         "spread": (-0.073, -3.912, 1.654),
     },
     "auto vision": {
-        "one": (2.119, 1.0, 1.0),
-        "own": (0.458, -2.992, 5.293),
-        "others": (0.273, -2.104, 5.293),
-        "least": (0.613, -2.992, 5.293),
-        "missing": (1.521, 0.0, 0.188),
-        "given": (0.593, 0.0, 0.5),
-        "cells": (-0.688, 1.386, 3.401),
+        "one": (1.022, 1.0, 1.0),
+        "own": (0.755, 1.387, 5.293),
+        "others": (0.488, 1.508, 5.293),
+        "least": (0.044, 1.387, 5.293),
+        "missing": (9.129, 0.0, 0.333),
+        "given": (9.435, 0.0, 0.5),
+        "cells": (-0.588, 1.386, 3.401),
     },
     "bigram": {
         "one": (0.021, 1.0, 1.0),

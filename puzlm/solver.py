@@ -5,8 +5,10 @@
     sum over pieces of log p(cell)  +  sum over touching pairs of their fit
 
 The encoder-decoder and the ViT know where pieces belong; the ViT, the sides and the pixels along
-the borders know what touches. Colours that ran over the cuts of a compressed sheet are mended
-before anyone looks (bleed.py). The Solution says what was used.
+the borders know what touches. Nobody is asked who adds nothing: no model where sides leave no
+doubt, no language model of clean pieces where there is a ViT, and the ViT looks again only where
+its first look leaves doubt. Colours that ran over the cuts of a compressed sheet are mended before
+anyone looks (bleed.py). The Solution says what was used.
 """
 
 from __future__ import annotations
