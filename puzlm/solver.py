@@ -229,9 +229,13 @@ class Solver:
             for puzzle, fix, evidence in zip(puzzles, fixed, gathered, strict=True):
                 evidence.clear = None if fix else sure_by_sides(self, puzzle, evidence)
         if self.solver in ("auto", "vision"):
-            sees = lambda puzzle, _: self._sees(puzzle) is not None  # noqa: E731
             self._gather(
-                puzzles, gathered, "vision", sees, lambda some, _: self._look(some), VIEWED
+                puzzles,
+                gathered,
+                "vision",
+                lambda puzzle, _: self._sees(puzzle) is not None,
+                lambda some, _: self._look(some),
+                VIEWED,
             )
         if self.solver in ("auto", "seq2seq", "symbols"):
             self._gather(
