@@ -62,6 +62,7 @@ MIRRORED = (View(), View(mirror=True))
 LIT = tuple(View(mirror, light=light) for light in (1.0, 0.88, 1.1) for mirror in (False, True))
 ALL = tuple(View(mirror, turns) for mirror in (False, True) for turns in range(4))
 SETS = {1: UPRIGHT, 2: MIRRORED, 6: LIT, 8: ALL}
+SHOWN = 16  # views that a ViT looks at together
 
 
 def look_again(
@@ -72,13 +73,15 @@ def look_again(
 ) -> list[Seen]:
     """The mean of what a ViT said first, of the puzzles as they are, and says of further views."""
     looks = [[seen] for seen in first]
-    for view in views:
-        shown = [Puzzle(view.pieces(p.pieces), p.grid) for p in puzzles]
-        for puzzle, seen, more in zip(puzzles, looks, look(shown), strict=True):
-            seen.append(straightened(view, more, puzzle.grid))
+    asked = [(view, i) for i in range(len(puzzles)) for view in views]
+    for start in range(0, len(asked), SHOWN):
+        part = asked[start : start + SHOWN]
+        said = look([Puzzle(v.pieces(puzzles[i].pieces), puzzles[i].grid) for v, i in part])
+        for (view, i), seen in zip(part, said, strict=True):
+            looks[i].append(straightened(view, seen, puzzles[i].grid))
     found = []
-    for seen in looks:
-        cells, right, below = zip(*seen, strict=True)
+    for every in looks:
+        cells, right, below = zip(*every, strict=True)
         known = None if cells[0] is None else np.mean(cells, 0)
         found.append((known, np.mean(right, 0), np.mean(below, 0)))
     return found
