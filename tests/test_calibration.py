@@ -206,7 +206,7 @@ def test_numbers_hold_only_known_features():
 def test_numbers_are_those_of_the_fits_on_record():
     files = [
         DOCS / "runs" / f"calibration-{name}.json"
-        for name in ("val", "framed", "neighbours", "worn", "looks")
+        for name in ("val", "framed", "neighbours", "worn", "looks", "views")
     ]
     fits = [json.loads(file.read_text()) for file in files]
     kinds = {name: found["numbers"] for fit in fits for name, found in fit["kinds"].items()}
