@@ -6,7 +6,8 @@ colours bled symbols count too. Chosen in docs/results.md, "Choosing the weights
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,6 +208,25 @@ def added(
     np.fill_diagonal(below, -np.inf)
     where = np.sum([weights[k] * v for k, v in cells.items()], 0) if cells else None
     return right, below, where
+
+
+def gather(
+    puzzles: list[Puzzle],
+    into: list[Evidence],
+    name: str,
+    takes: Callable[[Puzzle, Evidence], bool],
+    read: Callable[[list[Puzzle], list[int]], list[Any]],
+    most: int,
+) -> None:
+    """Let one model read all puzzles that it takes, those of one size together."""
+    able = [i for i, p in enumerate(puzzles) if into[i].clear is None and takes(p, into[i])]
+    for group in by_size(puzzles, able, most):
+        start = time.perf_counter()
+        answers = read([puzzles[i] for i in group], group)
+        each = (time.perf_counter() - start) / len(group)
+        for i, answer in zip(group, answers, strict=True):
+            setattr(into[i], name, answer)
+            into[i].seconds += each
 
 
 def by_size(puzzles: list[Puzzle], indices: list[int], most: int) -> list[list[int]]:

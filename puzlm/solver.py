@@ -37,7 +37,7 @@ from puzlm.box import (
 )
 from puzlm.decoding import METHODS, WIDTH, Reader, by_slot, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
-from puzlm.evidence import Evidence, Read, Seen, by_piece, by_size, in_doubt
+from puzlm.evidence import Evidence, Read, Seen, by_piece, gather, in_doubt
 from puzlm.fusion import fused, sure_by_sides
 from puzlm.images import Pixels
 from puzlm.puzzle import Grid, Puzzle
@@ -229,7 +229,7 @@ class Solver:
             for puzzle, fix, evidence in zip(puzzles, fixed, gathered, strict=True):
                 evidence.clear = None if fix else sure_by_sides(self, puzzle, evidence)
         if self.solver in ("auto", "vision"):
-            self._gather(
+            gather(
                 puzzles,
                 gathered,
                 "vision",
@@ -238,7 +238,7 @@ class Solver:
                 VIEWED,
             )
         if self.solver in ("auto", "seq2seq", "symbols"):
-            self._gather(
+            gather(
                 puzzles,
                 gathered,
                 "seq2seq",
@@ -289,7 +289,7 @@ class Solver:
         for first, evidence in zip(found, gathered, strict=True):
             if in_doubt(first, evidence):
                 evidence.doubtful, evidence.seconds = True, first.seconds
-        self._gather(
+        gather(
             puzzles,
             gathered,
             "vision",
@@ -301,25 +301,6 @@ class Solver:
             self._answer(puzzle, given, evidence) if evidence.doubtful else first
             for puzzle, given, evidence, first in zip(puzzles, fixed, gathered, found, strict=True)
         ]
-
-    def _gather(
-        self,
-        puzzles: list[Puzzle],
-        into: list[Evidence],
-        name: str,
-        takes: Callable[[Puzzle, Evidence], bool],
-        read: Callable[[list[Puzzle], list[int]], list[Any]],
-        most: int,
-    ) -> None:
-        """Let one model read all puzzles that it takes, those of one size together."""
-        able = [i for i, p in enumerate(puzzles) if into[i].clear is None and takes(p, into[i])]
-        for group in by_size(puzzles, able, most):
-            start = time.perf_counter()
-            answers = read([puzzles[i] for i in group], group)
-            each = (time.perf_counter() - start) / len(group)
-            for i, answer in zip(group, answers, strict=True):
-                setattr(into[i], name, answer)
-                into[i].seconds += each
 
     @property
     def _method(self) -> str:
