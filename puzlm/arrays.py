@@ -32,15 +32,6 @@ def flip(a: Array, axis: int) -> Array:
     return np.flip(a, axis) if isinstance(a, np.ndarray) else a.flip(axis)
 
 
-def padded(a: Array, axis: int, before: int, after: int) -> Array:
-    """Zeros before and after the values of an axis."""
-    if isinstance(a, np.ndarray):
-        return np.pad(a, [(before, after) if k == axis else (0, 0) for k in range(a.ndim)])
-    import torch
-
-    return torch.nn.functional.pad(a, [0, 0] * (a.ndim - 1 - axis) + [before, after])
-
-
 def take_along(a: Array, index: Array, axis: int) -> Array:
     """Values of an axis at an index for each place."""
     if isinstance(a, np.ndarray):

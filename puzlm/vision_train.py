@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from puzlm import checkpoints
 from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch
 from puzlm.devices import pick_device
-from puzlm.drawing import as_symbols, drawn
 from puzlm.errors import SettingsError, nearest
 from puzlm.frame import FrameSettings
 from puzlm.frame_train import FrameNet, rolled
@@ -30,28 +29,11 @@ from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import Puzzle, parse_grid
 from puzlm.sections import section
 from puzlm.settings import DataSettings, TrainSettings, overridden, read_toml
-from puzlm.tokenizer import PieceTokenizer
 from puzlm.vision import Edges, EdgeSettings, Vision, VisionSettings
 
 KINDS = {"vision": VisionSettings, "edges": EdgeSettings, "frame": FrameSettings}
 MODELS = {VisionSettings: Vision, EdgeSettings: Edges, FrameSettings: FrameNet}
 Net = Vision | Edges | FrameNet
-
-
-@dataclass(frozen=True)
-class SymbolSettings:
-    """Puzzles that a ViT is shown as their symbols say they look (drawing.py)."""
-
-    share: float = 0.0
-    """Share of the puzzles of every step."""
-    tokenizer: str = ""
-    """A folder with a tokenizer, or a model's name."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise SettingsError(f"symbols.share {self.share}: must be from 0 to 1")
-        if self.share and not self.tokenizer:
-            raise SettingsError("symbols.tokenizer: whose symbols? Name a model or a folder")
 
 
 @dataclass(frozen=True)
@@ -62,7 +44,6 @@ class VisionRecipe:
     data: DataSettings = field(default_factory=DataSettings)
     cut: CutSettings = field(default_factory=CutSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
-    symbols: SymbolSettings = field(default_factory=SymbolSettings)
     grids: tuple[str, ...] = ("3x3",)
     """Grids of the steps, in turn. train.batch counts 3x3 puzzles; larger ones are fewer."""
 
@@ -73,12 +54,7 @@ class VisionRecipe:
         grids = record.pop("grids", ["3x3"])
         if not isinstance(grids, list) or not grids:
             raise SettingsError(f'{path}: grids = {grids!r}: write a list, say ["3x3"]')
-        kinds: dict[str, Any] = {
-            "data": DataSettings,
-            "cut": CutSettings,
-            "train": TrainSettings,
-            "symbols": SymbolSettings,
-        }
+        kinds: dict[str, Any] = {"data": DataSettings, "cut": CutSettings, "train": TrainSettings}
         parts: dict[str, Any] = {}
         for name, value in record.items():
             if name not in {**kinds, **KINDS}:
@@ -98,8 +74,6 @@ class VisionRecipe:
             replace(recipe.cut, grid=name)  # says what does not go together
             if isinstance(recipe.model, FrameSettings) and min(parse_grid(grid)) < 2:
                 raise SettingsError(f"{path}: {name}: a frame needs two rows and two columns")
-        if recipe.symbols.share and not isinstance(recipe.model, VisionSettings):
-            raise SettingsError(f"{path}: [symbols] are for a ViT: write [vision]")
         if isinstance(recipe.model, VisionSettings) and not recipe.placed:
             raise SettingsError(f"{path}: vision.grids has no output for {', '.join(recipe.grids)}")
         return recipe
@@ -187,9 +161,6 @@ class Crops:
         self.recipe, self.album, self.device = recipe, album, device
         self.sizes = album.sizes.cpu().numpy()
         self._cut: Any = torch.compile(cut_batch, dynamic=False) if compiled else cut_batch
-        self.tokenizer = tokenizer_of(recipe)
-        if self.tokenizer is not None:
-            self.tokenizer = self.tokenizer.on(device)
 
     def batch(self, step: int, rank: int, world: int) -> Batch:
         """Pieces (n, cells, side, side, 3), which are there, and the grid of one step."""
@@ -204,8 +175,6 @@ class Crops:
             for a in vars(draw).values()
         )
         pieces = self._cut(self.album, *parts, side=r.model.side)
-        if self.tokenizer is not None:  # the first of a batch are as good as any
-            pieces = self._drawn(pieces, round(r.symbols.share * len(pieces)))
         # The grid travels as a shape: a compiled step must know it without asking the device.
         made = {"pieces": pieces, "present": present, "grid": torch.empty(grid)}
         if isinstance(r.model, FrameSettings):
@@ -213,26 +182,6 @@ class Crops:
             for name, array in zip(("layout", "frame"), boards, strict=True):
                 made[name] = torch.from_numpy(array[mine]).to(self.device, non_blocking=True)
         return made
-
-    def _drawn(self, pieces: Tensor, count: int) -> Tensor:
-        """The same puzzles, the first `count` of them as their symbols say they look."""
-        assert self.tokenizer is not None
-        some = pieces[:count].flatten(0, 1)
-        shown = drawn(self.tokenizer, self.tokenizer.encode_canonical(some))
-        return torch.cat([shown.view_as(pieces[:count]), pieces[count:]])
-
-
-def tokenizer_of(recipe: VisionRecipe) -> PieceTokenizer | None:
-    """The tokenizer whose symbols are drawn, if any are; its pieces must have the ViT's size."""
-    if not recipe.symbols.share:
-        return None
-    tokenizer = PieceTokenizer.from_pretrained(checkpoints.find(recipe.symbols.tokenizer))
-    if tokenizer.settings.side != recipe.model.side:
-        raise SettingsError(
-            f"symbols.tokenizer {recipe.symbols.tokenizer}: pieces of {tokenizer.settings.side} "
-            f"pixels, but vision.side is {recipe.model.side}"
-        )
-    return tokenizer
 
 
 class _Objective(nn.Module):
@@ -339,17 +288,14 @@ def _choose(logits: Tensor, answers: Tensor) -> Tensor:
 
 
 def exam_puzzles(recipe: VisionRecipe) -> Iterator[tuple[str, list[Puzzle]]]:
-    """Validation puzzles: one set for each grid and gap, and one of them drawn from symbols."""
+    """Validation puzzles: one set for each grid and gap."""
     if not recipe.data.val:
         return
     images = list(iter_images(recipe.data.val, recipe.train.eval_puzzles))
-    tokenizer = tokenizer_of(recipe)
     for grid in recipe.placed:
         for gap in recipe.train.eval_gaps:
             cuts = [Puzzle.from_image(im, grid, gap=gap, seed=n) for n, im in enumerate(images)]
             yield f"{grid}_gap_{gap:g}", cuts
-            if tokenizer is not None:
-                yield f"{grid}_gap_{gap:g}_drawn", [as_symbols(tokenizer, p) for p in cuts]
 
 
 @torch.no_grad()
