@@ -135,6 +135,36 @@ def pair_confidence(
     return np.where(positions >= 0, good / np.maximum(total, 1), 0.0)
 
 
+def region_share(positions: Positions, right: Floats, below: Floats, grid: Grid) -> Floats:
+    """Share of the placed pieces that each hangs together with, by sides that choose each other.
+
+    A region laid in a wrong place fits in itself; what tells is that it does not hang together with
+    the rest: docs/runs/joined-val.txt.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    board = np.full(grid[0] * grid[1], -1)
+    placed = np.flatnonzero(positions >= 0)
+    board[positions[placed]] = placed
+    board = board.reshape(grid)
+    links = []
+    for scores, first, second in (
+        (right, board[:, :-1], board[:, 1:]),
+        (below, board[:-1], board[1:]),
+    ):
+        i, j = (side[(first >= 0) & (second >= 0)] for side in (first, second))
+        fits, others = scores[i, j], np.array(scores)
+        others[i, j] = -np.inf
+        chosen = (fits > others.max(1)[i]) & (fits > others.max(0)[j])  # of equal ones neither is
+        links.append(np.stack([i[chosen], j[chosen]]))
+    n, pairs = len(positions), np.concatenate(links, 1)
+    graph = coo_array((np.ones(pairs.shape[1]), (pairs[0], pairs[1])), (n, n))
+    region = connected_components(graph, directed=False)[1]
+    size: Floats = np.bincount(region)[region] / max(1, len(placed))
+    return np.where(positions >= 0, size, 0.0)
+
+
 def large_board(puzzle: Puzzle, pairs: Pairs, bled: bool) -> tuple[dict[str, float], bool] | None:
     """Weights that differ in a large whole puzzle, and whether it may come out rolled; else None.
 

@@ -26,6 +26,7 @@ from puzlm.evidence import (
     clear_answer,
     large_board,
     pair_confidence,
+    region_share,
 )
 from puzlm.ground import plain_ground, settled
 from puzlm.kinds import all_differ, kinds_of, same_cells, same_kind, same_pairs
@@ -144,6 +145,9 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
             one = framed(frame, puzzle.pieces, one, right, below, puzzle.grid)
         found = one[None]
         sure = pair_confidence(found[0], right, below, puzzle.grid)
+        if solver.solver == "auto" and n == puzzle.cells and not (frame or "context" in pairs):
+            # Borders touch. Where they are worn, regions told nothing more.
+            sure = sure * np.sqrt(region_share(found[0], right, below, puzzle.grid))
         others = ()
     sure = sure * there
     named = evidence.seq2seq.named if evidence.seq2seq is not None else ""

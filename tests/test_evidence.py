@@ -17,6 +17,7 @@ from puzlm.evidence import (
     border_weights,
     by_piece,
     large_board,
+    region_share,
 )
 
 
@@ -86,3 +87,33 @@ def test_impossible_boards_of_a_beam_are_no_alternatives():
     found = Decoded(boards[:, 0], np.ones((1, 3)), alternatives=boards, scores=scores)
     read = by_piece(found, np.array([1, 2, 0]), 0)
     assert [o.tolist() for o in read.alternatives] == [[1, 0, 2]]
+
+
+def test_a_region_laid_elsewhere_hangs_together_with_itself_alone(photo):
+    """Two quarters of a picture that changed places fit in themselves, not with the half beside."""
+    puzzle = Puzzle.from_image(photo, 6, seed=1)
+    right, below = classic.evidence(puzzle.pieces)
+    for scores in (right, below):
+        np.fill_diagonal(scores, -np.inf)
+    assert (region_share(puzzle.truth, right, below, puzzle.grid) == 1).all()
+    row, column = np.divmod(puzzle.truth, 6)
+    moved = column >= 3
+    place = np.where(moved, (row + 3) % 6 * 6 + column, puzzle.truth)
+    shares = region_share(place, right, below, puzzle.grid)
+    assert (shares[~moved] == 0.5).all() and shares[moved].max() <= 0.5
+    assert shares[moved].min() >= 0.2  # nine of 36, but for a piece of each
+    # A piece that is left out belongs to nothing.
+    lacking = np.where(puzzle.truth == 0, -1, puzzle.truth)
+    assert region_share(lacking, right, below, puzzle.grid)[puzzle.truth == 0] == 0
+
+
+def test_equal_pieces_do_not_choose_each_other(photo):
+    plain = photo.copy()
+    plain[: len(plain) // 2] = 128
+    puzzle = Puzzle.from_image(plain, 6, seed=1)
+    right, below = classic.evidence(puzzle.pieces)
+    for scores in (right, below):
+        np.fill_diagonal(scores, -np.inf)
+    shares = region_share(puzzle.truth, right, below, puzzle.grid)
+    upper, lower = shares[puzzle.truth < 12], shares[puzzle.truth >= 24]
+    assert upper.max() < 0.1 < np.median(lower)
