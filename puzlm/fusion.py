@@ -91,7 +91,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     w = _weights(solver, evidence)
     pairs: Pairs = {}
     cells: dict[str, Floats] = {}
-    frame = None
+    frame, touching = None, False  # a large board's
     if evidence.seq2seq is not None:
         cells["seq2seq"] = np.log(same_cells(evidence.seq2seq.marginals, kinds) + 1e-4)
     if evidence.vision is not None:
@@ -114,7 +114,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         w |= border_weights(pairs, puzzle.grid, evidence.bled, evidence.vision is not None, kinds)
     elif not read and (large := large_board(puzzle, pairs, evidence.bled)) is not None:
         other, rolls = large
-        w |= other
+        w, touching = w | other, not rolls
         frame = solver.frame if rolls and not given else None
         if rolls and puzzle.cells <= BEAM_GRID and (near_by := solver.neighbours(puzzle)):
             pairs["context"] = near_by
@@ -145,8 +145,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
             one = framed(frame, puzzle.pieces, one, right, below, puzzle.grid)
         found = one[None]
         sure = pair_confidence(found[0], right, below, puzzle.grid)
-        if solver.solver == "auto" and n == puzzle.cells and not (frame or "context" in pairs):
-            # Borders touch. Where they are worn, regions told nothing more.
+        if touching:  # where borders are worn, regions told nothing more
             sure = sure * np.sqrt(region_share(found[0], right, below, puzzle.grid))
         others = ()
     sure = sure * there

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from puzlm import Puzzle, classic
+from puzlm import Puzzle, classic, fusion
 from puzlm.board import best_buddies
 from puzlm.decoding import Decoded
 from puzlm.evidence import (
@@ -19,6 +19,7 @@ from puzlm.evidence import (
     large_board,
     region_share,
 )
+from puzlm.solver import Solver
 
 
 def test_pixels_agree_with_themselves_where_borders_touch(photo):
@@ -117,3 +118,16 @@ def test_equal_pieces_do_not_choose_each_other(photo):
     shares = region_share(puzzle.truth, right, below, puzzle.grid)
     upper, lower = shares[puzzle.truth < 12], shares[puzzle.truth >= 24]
     assert upper.max() < 0.1 < np.median(lower)
+
+
+def test_auto_counts_regions_on_large_boards_that_touch(photo, monkeypatch):
+    """A piece joined with a quarter of the board is half as sure; on worn boards nobody asks."""
+    solver = Solver.from_pretrained()
+    solver.raw = True
+    puzzles = [Puzzle.from_image(photo, 7, gap=gap, seed=1) for gap in (0, 0.3)]
+    touching, worn = solver.solve_many(puzzles)
+    monkeypatch.setattr(fusion, "region_share", lambda at, *_: np.full(len(at), 0.25))
+    less, same = solver.solve_many(puzzles)
+    assert np.array_equal(less.positions, touching.positions)
+    assert touching.confidences.mean() > 0.9 and less.confidences.max() == 0.5
+    assert np.array_equal(same.confidences, worn.confidences)
