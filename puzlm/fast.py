@@ -107,7 +107,9 @@ def _self_attention(
     weight = torch.cat([w[f"{name}.{p}_proj.weight"] for p in "qkv"])
     bias = torch.cat([w[f"{name}.{p}_proj.bias"] for p in "qkv"])
     everything = encoder and tricks.fp8 == "all"
-    if tricks.attention != "library" and kernels.suits(x.shape[1], x.shape[2] // heads):
+    if tricks.attention != "library" and kernels.suits(
+        x.shape[1], x.shape[2] // heads, not encoder
+    ):
         ways = (encoder and tricks.fp8 != "", everything)
         mixed: Tensor = _Attention.apply(x, weight, bias, heads, not encoder, *ways)  # type: ignore[no-untyped-call]
         return _linear(w, f"{name}.out_proj", mixed, everything)
@@ -117,6 +119,17 @@ def _self_attention(
         qkv = F.linear(x, weight, bias)
     mixed = mix(qkv, heads, not encoder)
     return _linear(w, f"{name}.out_proj", mixed, everything)
+
+
+def attended(x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> Tensor:
+    """Self-attention of x (batch, T, d) before its output layer, in a kernel that is fit for it.
+
+    Without a mask; weight (3 d, d) and bias (3 d) make queries, keys and values.
+    """
+    if not kernels.suits(x.shape[1], x.shape[2] // heads):
+        return mix(F.linear(x, weight, bias), heads, False)
+    mixed: Tensor = _Attention.apply(x, weight, bias, heads, False, False, False)  # type: ignore[no-untyped-call]
+    return mixed
 
 
 def mix(qkv: Tensor, heads: int, causal: bool) -> Tensor:

@@ -19,7 +19,9 @@ import importlib.util
 import torch
 from torch import Tensor
 
-LONGEST = 128  # tokens whose scores fit the registers of one program
+from puzlm import kernels_tail
+
+LONGEST = kernels_tail.BLOCK + kernels_tail.TAIL  # tokens whose keys one program can hold
 LOG2E = 1.4426950408889634  # the kernels take powers of 2
 FP8 = torch.float8_e4m3fn
 LARGEST = 448.0  # that it can hold
@@ -175,6 +177,10 @@ a time, reads ahead, fewer registers or fewer programs gain less than 1 %
 def _launch(name: str, tensors: tuple[Tensor, ...], length: int, heads: int, causal: bool) -> None:
     kernel = _attend_kernel if name == "attend" else _attend_backward_kernel
     size = tensors[0].shape[2] // (3 * heads)
+    if length > kernels_tail.BLOCK:
+        assert suits(length, size, causal), (length, size, causal)
+        kernels_tail.launch(name, tensors, size**-0.5 * LOG2E, length, heads, size)
+        return
     block = max(16, triton.next_power_of_2(length))
     rows, warps, registers = WAYS[name] if block > 64 else (block, 4 if block > 16 else 1, 0)
     parts = triton.cdiv(length, rows) if name == "attend" else 1
@@ -194,8 +200,13 @@ def there(device: str) -> bool:
 # ---- attention ------------------------------------------------------------------------------
 
 
-def suits(length: int, size: int) -> bool:
-    """Whether the kernel can take so many tokens, and heads of this size."""
+def suits(length: int, size: int, causal: bool = False) -> bool:
+    """Whether a kernel can take so many tokens, and heads of this size.
+
+    That with a tail knows no mask, and the gradients of a head of 128 would overflow its registers.
+    """
+    if length > kernels_tail.BLOCK and (causal or size > 64):
+        return False
     return length <= LONGEST and size in (16, 32, 64, 128)
 
 
@@ -205,7 +216,7 @@ def suits(length: int, size: int) -> bool:
     schema="(Tensor qkv, int heads, bool causal) -> (Tensor, Tensor)",
 )
 def attend(qkv, heads, causal):
-    """Self-attention of qkv (batch, T, 3 d), T <= LONGEST: mixed values (batch, T, d), and the
+    """Self-attention of qkv (batch, T, 3 d) that `suits`: mixed values (batch, T, d), and the
     logarithms (batch, heads, T) to base 2 of the sums under the shares."""
     batch, length, width = qkv.shape
     if qkv.is_cuda:

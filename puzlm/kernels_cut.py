@@ -129,6 +129,15 @@ WAY = (16, 32, 4)
 """Rows and columns of a tile, and warps: the fastest in docs/runs/speed-ways-2026-11-17.json."""
 
 
+def room(album: Album, device: str) -> bool:
+    """Whether a GPU has the memory for Album.words, beside the pixels of three bytes.
+
+    Half of what is free is left to the step.
+    """
+    words, free = 4 * album.pixels.numel() // 3, torch.cuda.mem_get_info(device)[0]
+    return 2 * words <= free
+
+
 @torch.library.custom_op(
     "puzlm::cut",
     mutates_args=(),

@@ -30,7 +30,7 @@ from puzlm.decoding import decode
 from puzlm.devices import pick_device
 from puzlm.errors import SettingsError
 from puzlm.images import cores, iter_images, write_bytes
-from puzlm.kernels_cut import cut
+from puzlm.kernels_cut import cut, room
 from puzlm.loop import Batch, loop
 from puzlm.metrics import absolute, perfect
 from puzlm.objective import Objective
@@ -270,9 +270,7 @@ def tricks_for(device: str, album: Album | None) -> Tricks:
         return PLAIN
     if album is None:  # puzzles that were cut and tokenised before
         return replace(PROVEN, cut=False)
-    # The kernel reads pixels of four bytes, beside those of three; half is left to the step.
-    words, free = 4 * album.pixels.numel() // 3, torch.cuda.mem_get_info(device)[0]
-    return replace(PROVEN, cut=2 * words <= free)
+    return replace(PROVEN, cut=room(album, device))
 
 
 class Exams:

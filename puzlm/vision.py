@@ -10,6 +10,7 @@ of the language model, so that symbols can be compared with pixels.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ Floats = NDArray[np.float64]
 class Block(nn.Module):
     """A pre-norm transformer layer without masks."""
 
+    attention: Callable[[Tensor, Tensor, Tensor, int], Tensor] | None = None
+    """Takes the library's place while weights are learned (vision_train.quicken: fast.attended).
+    Set from outside, because whoever only asks a model must not have to load Triton."""
+
     def __init__(self, d_model: int, heads: int, feed_forward: int) -> None:
         super().__init__()
         self.heads = heads
@@ -40,13 +45,20 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, tokens, d_model) -> the same."""
-        batch, tokens, d = x.shape
-        qkv = self.qkv(self.norm1(x)).view(batch, tokens, 3, self.heads, d // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = F.scaled_dot_product_attention(q, k, v)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, d))
+        x = x + self.out(self._mixed(self.norm1(x)))
         grown: Tensor = x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
         return grown
+
+    def _mixed(self, x: Tensor) -> Tensor:
+        """Averages of values, (batch, tokens, d_model), before the output layer."""
+        # An exam in the middle of training is asked in float32, as all who use the model will.
+        if self.attention is not None and torch.is_grad_enabled():
+            return self.attention(x, self.qkv.weight, self.qkv.bias, self.heads)
+        batch, tokens, d = x.shape
+        qkv = self.qkv(x).view(batch, tokens, 3, self.heads, d // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return mixed.transpose(1, 2).reshape(batch, tokens, d)
 
 
 class Vision(nn.Module):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from puzlm import checkpoints
+from puzlm import checkpoints, fast, kernels, kernels_cut
 from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch
 from puzlm.devices import pick_device
 from puzlm.errors import SettingsError, nearest
@@ -29,7 +29,7 @@ from puzlm.metrics import absolute, perfect
 from puzlm.puzzle import Puzzle, parse_grid
 from puzlm.sections import section
 from puzlm.settings import DataSettings, TrainSettings, overridden, read_toml
-from puzlm.vision import Edges, EdgeSettings, Vision, VisionSettings
+from puzlm.vision import Block, Edges, EdgeSettings, Vision, VisionSettings
 
 KINDS = {"vision": VisionSettings, "edges": EdgeSettings, "frame": FrameSettings}
 MODELS = {VisionSettings: Vision, EdgeSettings: Edges, FrameSettings: FrameNet}
@@ -111,6 +111,8 @@ def train(
         album = Album.read(recipe.data.train, device, limit, threads, bounds)
     album = album.within(bounds)
     model = build(recipe)
+    if compiled and kernels.there(device):
+        quicken(model)
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
     pages = Crops(recipe, album, device, compiled)
@@ -154,13 +156,22 @@ def build(recipe: VisionRecipe) -> Net:
     return model.train()
 
 
+def quicken(model: nn.Module) -> None:
+    """Let a model learn with the kernels' attention, wherever that suits."""
+    for part in model.modules():
+        if isinstance(part, Block):
+            part.attention = fast.attended
+
+
 class Crops:
     """Batches of pieces in raster order: ViT and sides cannot tell, so nothing is shuffled."""
 
     def __init__(self, recipe: VisionRecipe, album: Album, device: str, compiled: bool) -> None:
-        self.recipe, self.album, self.device = recipe, album, device
+        self.recipe, self.device = recipe, device
         self.sizes = album.sizes.cpu().numpy()
-        self._cut: Any = torch.compile(cut_batch, dynamic=False) if compiled else cut_batch
+        self.by_kernel = compiled and kernels.there(device) and kernels_cut.room(album, device)
+        self.album = album.with_words() if self.by_kernel else album
+        self._plain: Any = torch.compile(cut_batch, dynamic=False) if compiled else cut_batch
 
     def batch(self, step: int, rank: int, world: int) -> Batch:
         """Pieces (n, cells, side, side, 3), which are there, and the grid of one step."""
@@ -174,7 +185,7 @@ class Crops:
             torch.from_numpy(np.ascontiguousarray(a[mine])).to(self.device, non_blocking=True)
             for a in vars(draw).values()
         )
-        pieces = self._cut(self.album, *parts, side=r.model.side)
+        pieces = self._cut(parts, r.model.side)
         # The grid travels as a shape: a compiled step must know it without asking the device.
         made = {"pieces": pieces, "present": present, "grid": torch.empty(grid)}
         if isinstance(r.model, FrameSettings):
@@ -182,6 +193,15 @@ class Crops:
             for name, array in zip(("layout", "frame"), boards, strict=True):
                 made[name] = torch.from_numpy(array[mine]).to(self.device, non_blocking=True)
         return made
+
+    def _cut(self, parts: list[Tensor], side: int) -> Tensor:
+        a = self.album
+        made: Tensor
+        if not self.by_kernel:
+            made = self._plain(a, *parts, side=side)
+            return made
+        made = kernels_cut.cut(a.words, a.offsets, a.sizes, *parts, side, 0)
+        return made.view(*parts[2].shape[:2], side, side, 4)[..., :3].contiguous()
 
 
 class _Objective(nn.Module):

@@ -224,8 +224,30 @@ def test_a_sentence_too_long_for_the_kernel_is_read_by_the_library(tokenizer, mo
     monkeypatch.setattr(kernels, "LONGEST", 64)
     got = bart(model.net, ids, ids[:, :9], torch.float32, kernel)[0]
     monkeypatch.undo()
-    assert kernels.suits(116, 64) and not kernels.suits(129, 64) and not kernels.suits(116, 48)
+    assert kernels.suits(116, 64) and not kernels.suits(145, 64) and not kernels.suits(116, 48)
     want = bart(model.net, ids, ids[:, :9], torch.float32)[0]
+    assert torch.allclose(got, want, atol=1e-4)
+
+
+def test_no_mask_reaches_the_kernel_that_has_none(tokenizer, monkeypatch):
+    """Beyond 128 tokens the encoder takes the kernel with a tail, and the decoder the library."""
+    assert kernels.suits(144, 64) and not kernels.suits(129, 64, causal=True)
+    assert kernels.suits(128, 128, causal=True) and not kernels.suits(129, 128)
+    model = model_of("bart", tokenizer).train()
+    for side in (model.net.model.encoder, model.net.model.decoder):
+        places = side.embed_positions.weight  # of 116 tokens
+        side.embed_positions.weight = torch.nn.Parameter(torch.randn(132, places.shape[1]))
+    ids = torch.randint(0, len(tokenizer), (2, 130))
+    want = bart(model.net, ids, ids, torch.float32)[0]
+    asked, right = [], kernels.attend
+
+    def noted(qkv, heads, causal):
+        asked.append((qkv.shape[1], causal))
+        return right(qkv, heads, causal)
+
+    monkeypatch.setattr(kernels, "attend", noted)
+    got = bart(model.net, ids, ids, torch.float32, Tricks(attention="kernel"))[0]
+    assert set(asked) == {(130, False)}
     assert torch.allclose(got, want, atol=1e-4)
 
 

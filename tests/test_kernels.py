@@ -38,6 +38,25 @@ want, want_sums = k.attend_backward(qkv, want, want_logs, grad, 2, causal)
 near(back, want)
 near(sums, want_sums)
 """
+TAIL = """
+length = {length}
+qkv, grad = torch.randn(2, length, 3 * 64), torch.randn(2, length, 64)
+out, logs = torch.full((2, length, 64), 9.0), torch.full((2, 2, length), 9.0)
+k._launch("attend", (qkv, out, logs), length, 2, False)
+want, want_logs = k.attend(qkv, 2, False)
+near(out, want)
+near(logs, want_logs)
+back, sums = torch.full_like(qkv, 9.0), torch.full((2, 192), 9.0)
+k._launch("attend_backward", (qkv, out, logs, grad, back, sums), length, 2, False)
+want, want_sums = k.attend_backward(qkv, want, want_logs, grad, 2, False)
+near(back, want)
+near(sums, want_sums)
+try:
+    k._launch("attend", (qkv, out, logs), length, 2, True)
+except AssertionError:
+    sys.exit()
+sys.exit("a mask was ignored")
+"""
 OTHERS = """
 h, grad = torch.randn(7, 64), torch.randn(7, 64)
 for fp8 in (False, True):  # the 8 bits in float32, so that nothing is rounded
@@ -102,6 +121,11 @@ def interpreted(text):
 )
 def test_attention(length, causal, rows):
     interpreted(ATTENTION.format(length=length, causal=causal, rows=rows))
+
+
+@pytest.mark.parametrize("length", [144, 130])
+def test_attention_with_a_tail(length):
+    interpreted(TAIL.format(length=length))
 
 
 def test_gelu_and_nearest_centroid():

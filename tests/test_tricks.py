@@ -83,6 +83,28 @@ def test_two_products():
     assert torch.allclose(got, a @ b + c @ d, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("length", "causal"), [(144, False), (130, False), (116, False), (9, True)]
+)
+def test_attention_is_that_of_the_library(length, causal):
+    """Values, logarithms, gradients and their sums."""
+    torch.manual_seed(0)
+    qkv = torch.randn(2, length, 3 * 64, requires_grad=True)
+    grad = torch.randn(2, length, 64)
+    want = fast.mix(qkv, 2, causal)
+    (back,) = torch.autograd.grad(want, qkv, grad)
+    plain = qkv.detach()
+    got, logs = kernels.attend(plain, 2, causal)
+    found, sums = kernels.attend_backward(plain, got, logs, grad, 2, causal)
+    q, k, _ = plain.double().view(2, length, 3, 2, 32).permute(2, 0, 3, 1, 4)
+    scores = q @ k.transpose(2, 3) * 32**-0.5
+    if causal:
+        scores = scores.tril() + torch.full_like(scores, -1e9).triu(1)
+    pairs = [(got, want), (logs, scores.exp().sum(-1).log2()), (found, back), (sums, back.sum(1))]
+    for a, b in pairs:
+        assert torch.allclose(a, b.to(a), rtol=1e-5, atol=5e-5)
+
+
 EVERYTHING = Tricks(cut=True, padded=True)
 OTHERS = [
     Tricks(attention="kernel", gelu="kernel"),

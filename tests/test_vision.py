@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.backends.debugging import aot_eager
 
+from puzlm import fast, kernels, kernels_cut, vision_train
 from puzlm.box import Box
 from puzlm.corpus import Album
 from puzlm.errors import ModelError, PuzzleError, SettingsError
@@ -16,9 +19,9 @@ from puzlm.frame_train import FrameNet
 from puzlm.metrics import absolute
 from puzlm.puzzle import Puzzle, cut
 from puzlm.solver import Solver
-from puzlm.vision import Edges, EdgeSettings, Vision, VisionSettings
+from puzlm.vision import Block, Edges, EdgeSettings, Vision, VisionSettings
 from puzlm.vision_settings import against_none
-from puzlm.vision_train import Crops, Placing, VisionRecipe, build, train
+from puzlm.vision_train import Crops, Placing, VisionRecipe, build, quicken, train
 
 TINY = VisionSettings(layers=1, d_model=32, heads=2, feed_forward=32, grids=("2x2", "3x3"))
 RECIPE = """
@@ -177,6 +180,118 @@ def test_training_learns_resumes_and_saves(text, kind, album, tmp_path):
         other = [*more, f"{name}.layers=2"]
         train(VisionRecipe.load(path, other), tmp_path / "no", album=album)
     assert not (tmp_path / "no").exists()
+
+
+def learned(block, x):
+    """What comes out, and the gradients of the input and of all weights."""
+    out = block(x)
+    torch.manual_seed(0)
+    grads = torch.autograd.grad(out, [x, *block.parameters()], torch.randn_like(out))
+    return [out.detach(), *grads]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Numbers of tokens that kernels.attend is called with."""
+    tokens, right = [], kernels.attend
+
+    def noted(qkv, heads, causal):
+        tokens.append(qkv.shape[1])
+        return right(qkv, heads, causal)
+
+    monkeypatch.setattr(kernels, "attend", noted)
+    return tokens
+
+
+@pytest.mark.parametrize(("tokens", "by_kernel"), [(144, True), (64, True), (145, False)])
+def test_a_block_learns_the_same_with_the_kernels(tokens, by_kernel, asked):
+    torch.manual_seed(0)
+    block = Block(64, 2, 128)
+    torch.nn.init.normal_(block.qkv.bias)
+    x = torch.randn(3, tokens, 64, requires_grad=True)
+    names, plain = list(block.state_dict()), learned(block, x)
+    with torch.no_grad():
+        answer = block(x)
+    quicken(block)
+    assert list(block.state_dict()) == names
+    for a, b in zip(learned(block, x), plain, strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+    assert asked == [tokens] * by_kernel
+    with torch.no_grad():  # an exam is the library's, to the last bit
+        assert torch.equal(block(x), answer)
+    assert asked == [tokens] * by_kernel
+
+
+def test_a_compiled_vit_learns_the_same_with_the_kernels():
+    """The step as it is trained: weights handed in, 144 tokens, one graph."""
+    torch.manual_seed(0)
+    model = Vision(TINY)
+    objective = Placing(model, 0.5, torch.float32)
+    pieces = torch.randint(0, 256, (2, 9, 48, 48, 3), dtype=torch.uint8)
+    batch = {"pieces": pieces, "present": torch.rand(2, 9) > 0.1, "grid": torch.empty(3, 3)}
+    weights = [p for name, p in model.named_parameters() if not name.startswith("cells.2x2")]
+
+    def step(work):
+        loss = work(batch)[0]
+        return [loss.detach(), *torch.autograd.grad(loss, weights)]
+
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph.print_readable(print_output=False))
+        return aot_eager(graph, inputs)
+
+    plain = step(objective)
+    quicken(model)
+    torch._dynamo.reset()
+    got = step(torch.compile(objective, dynamic=False, backend=backend, fullgraph=True))
+    assert len(graphs) == 1 and "puzlm.attend" in graphs[0]
+    assert "scaled_dot_product_attention" not in graphs[0]
+    for a, b in zip(got, plain, strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("device", "fast_loop", "there"),
+    [("cuda", True, True), ("cuda", True, False), ("cuda", False, True), ("cpu", True, True)],
+)
+def test_training_takes_the_kernels_where_they_are(
+    device, fast_loop, there, album, tmp_path, monkeypatch
+):
+    """Compiled, on a GPU that can run them; nothing here needs one."""
+    (tmp_path / "recipe.toml").write_text(VISION)
+    recipe = VisionRecipe.load(tmp_path / "recipe.toml", [f"train.fast={str(fast_loop).lower()}"])
+    monkeypatch.setattr(kernels, "there", lambda device: there)
+    monkeypatch.setattr(vision_train, "pick_device", lambda name: device)
+    monkeypatch.setattr(vision_train, "loop", lambda t, folder, objective, *_, **__: objective)
+    monkeypatch.setattr(vision_train, "Crops", lambda *_: SimpleNamespace(batch=None))
+    monkeypatch.setattr(torch.nn.Module, "to", lambda module, *_: module)
+    blocks = train(recipe, tmp_path / "out", album=album).model.blocks
+    expected = fast.attended if (device, fast_loop, there) == ("cuda", True, True) else None
+    assert len(blocks) and all(block.attention is expected for block in blocks)
+
+
+@pytest.mark.parametrize("text", [VISION, FRAME])
+def test_pieces_cut_by_the_kernel_are_those_cut_without(text, album, tmp_path, monkeypatch):
+    """In bytes; where there is no room for words, and without the compiler, the plain way."""
+    (tmp_path / "recipe.toml").write_text(text)
+    recipe = VisionRecipe.load(tmp_path / "recipe.toml")
+    plain = Crops(recipe, album, "cpu", compiled=False)
+    words = 4 * album.pixels.numel() // 3
+    monkeypatch.setattr(kernels, "there", lambda device: True)
+    for free, kernel in ((2 * words - 1, False), (2 * words, True)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, free))
+        crops = Crops(recipe, album, "cpu", compiled=True)
+        assert crops.by_kernel == kernel == (crops.album.words is not None)
+    assert not Crops(recipe, album, "cpu", compiled=False).by_kernel
+    calls, right = [], kernels_cut.cut
+    monkeypatch.setattr(kernels_cut, "cut", lambda *a: calls.append(1) or right(*a))
+    for step in (0, 1):
+        got, want = (c.batch(step, 0, 1) for c in (crops, plain))
+        assert got["pieces"].dtype == torch.uint8 and got["pieces"].is_contiguous()
+        assert torch.equal(got["pieces"].float(), want["pieces"])
+        assert torch.equal(got["present"], want["present"])
+    assert len(calls) == 2
 
 
 def test_recipes_say_what_is_wrong(tmp_path):
