@@ -54,6 +54,8 @@ WHAT = {
     "classic-bgu-805": "805 pieces of 28 px",
     "classic-bgu-2360": "2,360 pieces of 28 px",
     "classic-bgu-3300": "3,300 pieces of 28 px",
+    "worn-mit-432": "432 pieces of 25 px, gap of an eighth",
+    "worn-mcgill-540": "540 pieces of 25 px, gap of an eighth",
     "worn-2x2": "photos 2x2, gap of half a piece",
     "worn-3x4": "paintings 3x4, gap of half a piece",
     "worn-4x4": "paintings 4x4, gap of half a piece",

@@ -171,6 +171,9 @@ def _all() -> Iterator[Protocol]:
     ):
         papers = (paper, "Gallagher (CVPR 2012)")
         yield Protocol(f"classic-{name}", grid, 0, 0, 0, 28, 28, 0, papers=papers)
+        if name in ("mit-432", "mcgill-540"):
+            # A gap of an eighth on a board too large for a model to see at once; our own numbers.
+            yield Protocol(f"worn-{name}", grid, 0, 0, 0, 28, 25, 3)
         if name == "mcgill-540":
             yield Protocol(f"classic-{name}-type2", grid, 0, 0, 0, 28, 28, 0, turned=True,
                            papers=("Gallagher (CVPR 2012)",))  # fmt: skip

@@ -111,7 +111,7 @@ def train(
         album = Album.read(recipe.data.train, device, limit, threads, bounds)
     album = album.within(bounds)
     model = build(recipe)
-    if compiled and kernels.there(device):
+    if isinstance(model, Vision) and compiled and kernels.there(device):
         quicken(model)
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
