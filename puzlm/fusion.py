@@ -30,10 +30,11 @@ from puzlm.evidence import (
 )
 from puzlm.ground import plain_ground, settled
 from puzlm.kinds import all_differ, kinds_of, same_cells, same_kind, same_pairs
-from puzlm.puzzle import Puzzle
+from puzlm.puzzle import Positions, Puzzle
 from puzlm.solution import Floats, Solution, grid_name
 from puzlm.tokenizer import side_symbols
 from puzlm.views import LIT
+from puzlm.windows import ROUNDS
 
 if TYPE_CHECKING:
     from puzlm.solver import Solver
@@ -91,7 +92,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     w = _weights(solver, evidence)
     pairs: Pairs = {}
     cells: dict[str, Floats] = {}
-    frame, touching = None, False  # a large board's
+    frame, touching, worn = None, False, False  # a large board's
     if evidence.seq2seq is not None:
         cells["seq2seq"] = np.log(same_cells(evidence.seq2seq.marginals, kinds) + 1e-4)
     if evidence.vision is not None:
@@ -114,7 +115,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         w |= border_weights(pairs, puzzle.grid, evidence.bled, evidence.vision is not None, kinds)
     elif not read and (large := large_board(puzzle, pairs, evidence.bled)) is not None:
         other, rolls = large
-        w, touching = w | other, not rolls
+        w, touching, worn = w | other, not rolls, rolls
         frame = solver.frame if rolls and not given else None
         if rolls and puzzle.cells <= BEAM_GRID and (near_by := solver.neighbours(puzzle)):
             pairs["context"] = near_by
@@ -138,11 +139,16 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         sure = np.minimum((same_kind(found, found[0], kinds) * share[:, None]).sum(0), 1.0)
         others = tuple(boards[~same_kind(boards, found[0], kinds).all(1)][:5])
     else:
-        one = assembly.assemble(right, below, puzzle.grid, where, given, hole=0.0)
-        if frame is not None:
-            from puzlm.frame import framed
-
-            one = framed(frame, puzzle.pieces, one, right, below, puzzle.grid)
+        one = _arranged(puzzle, right, below, where, given, frame)
+        for _ in range(ROUNDS if worn and puzzle.cells > BEAM_GRID else 0):
+            near_by = solver.neighbours(puzzle, (one, right, below))
+            if near_by is None:
+                break
+            pairs["context"] = near_by
+            right, below, where = added(pairs, cells, w, n)
+            before, one = one, _arranged(puzzle, right, below, where, given, frame)
+            if (before == one).all():
+                break
         found = one[None]
         sure = pair_confidence(found[0], right, below, puzzle.grid)
         if touching:  # where borders are worn, regions told nothing more
@@ -163,6 +169,25 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     if evidence.seq2seq is not None:
         order = evidence.seq2seq.order
     return Solution(found[0], sure, puzzle.grid, name, seconds, puzzle.pieces, others, order)
+
+
+def _arranged(
+    puzzle: Puzzle,
+    right: Floats,
+    below: Floats,
+    where: Floats | None,
+    given: dict[int, int],
+    frame: Any,
+) -> Positions:
+    """The best arrangement of a large board, rolled to its frame if there is one that knows it."""
+    from puzlm import assembly
+
+    one = assembly.assemble(right, below, puzzle.grid, where, given, hole=0.0)
+    if frame is None:
+        return one
+    from puzlm.frame import framed
+
+    return framed(frame, puzzle.pieces, one, right, below, puzzle.grid)
 
 
 def _weights(solver: Solver, evidence: Evidence) -> dict[str, float]:

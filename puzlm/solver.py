@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from puzlm import calibration, checkpoints, upright
+from puzlm import calibration, checkpoints, upright, windows
 from puzlm.answers import by_chance, by_looking, by_pixels, by_reading
 from puzlm.assembly import SMALL_GRID
 from puzlm.bleed import mended
@@ -40,7 +40,7 @@ from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
 from puzlm.evidence import Evidence, Read, Seen, by_piece, gather, in_doubt
 from puzlm.fusion import fused, sure_by_sides
 from puzlm.images import Pixels
-from puzlm.puzzle import Grid, Puzzle
+from puzlm.puzzle import Grid, Positions, Puzzle
 from puzlm.solution import Floats, Given, Solution, as_puzzle, check_given, grid_name
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.views import look_again, read_views
@@ -338,10 +338,17 @@ class Solver:
             return self.vision if asked else None
         return self.vision if knows.places(grid) else None
 
-    def neighbours(self, puzzle: Puzzle) -> tuple[Floats, Floats] | None:
-        """What the ViT says of neighbours on a grid of any size; None if it cannot."""
+    def neighbours(
+        self, puzzle: Puzzle, made: tuple[Positions, Floats, Floats] | None = None
+    ) -> tuple[Floats, Floats] | None:
+        """What the ViT says of neighbours on a grid of any size; None if it cannot.
+
+        `made`, an arrangement and its scores: it looks at windows of that, not at the whole.
+        """
         if self.vision is None or not self.vision.settings.compares(puzzle.grid):
             return None
+        if made is not None:
+            return windows.neighbours(self._look, puzzle, *made)
         _, right, below = self._look([puzzle])[0]
         return right, below
 
