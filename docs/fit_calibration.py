@@ -56,7 +56,7 @@ JUDGED_BY = (
     | dict.fromkeys(("seq2seq beam", "seq2seq greedy"), SMALL)
     | dict.fromkeys(calibration.SIDES, (*SMALL, "spread"))
     | dict.fromkeys(
-        ("pairs large", "auto framed large", "auto neighbours large"),
+        ("pairs large", "auto framed large", "auto neighbours large", "auto windows large"),
         ("one", "own", "near", "others"),
     )
     | {"classic large": ("one", "own", "others", "cells")}

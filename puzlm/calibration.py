@@ -70,10 +70,11 @@ def kind(solver: str, cells: int) -> str:
     ('auto', 'pairs large')
     >>> kind("auto (vision + edges + pixels)", 16), kind("auto (vision neighbours + edges)", 3)
     ('auto vision', 'auto neighbours')
-    >>> kind("auto (vision + edges + pixels, 6 looks)", 9)
-    'auto looks'
+    >>> kind("auto (vision + edges + pixels, 6 looks)", 9), kind("auto (vision neighbours)", 432)
+    ('auto looks', 'auto windows large')
     """
     from puzlm.assembly import SMALL_GRID  # beyond, raw confidences are shares of sides that fit
+    from puzlm.board import BEAM_GRID
 
     name, _, how = solver.partition(" (")
     if name == "seq2seq" and not how.startswith("valid"):
@@ -92,6 +93,8 @@ def kind(solver: str, cells: int) -> str:
         name += " language" if "seq2seq" in how else " framed" if "frame" in how else " sides"
     if cells <= SMALL_GRID:
         return name
+    if cells > BEAM_GRID and name == "auto neighbours":
+        return "auto windows large"  # the ViT saw parts of the board
     return "pairs large" if name in SIDES else f"{name} large"
 
 
@@ -204,6 +207,12 @@ FITTED: dict[str, Numbers] = {
         "own": (0.391, -5.293, 5.293),
         "near": (0.506, -3.049, 5.293),
         "others": (0.86, -1.433, 5.293),
+    },
+    "auto windows large": {
+        "one": (-1.215, 1.0, 1.0),
+        "own": (0.392, -5.293, 5.293),
+        "near": (0.616, -4.194, 4.097),
+        "others": (0.549, -1.631, 4.1),
     },
     "auto sides": {
         "one": (-0.896, 1.0, 1.0),
