@@ -18,6 +18,15 @@ def concatenate(parts: list[Array], axis: int) -> Array:
     return torch.cat(parts, axis)
 
 
+def stack(parts: list[Array]) -> Array:
+    """Arrays of one shape as one array with a new first axis."""
+    if isinstance(parts[0], np.ndarray):
+        return np.stack(parts)
+    import torch
+
+    return torch.stack(parts)
+
+
 def pick(a: Array, index: list[int], there: Array = None) -> Array:
     """Columns of axis 1; `there` is the index on the device of a, if it is there."""
     if isinstance(a, np.ndarray):
@@ -39,11 +48,11 @@ def take_along(a: Array, index: Array, axis: int) -> Array:
     return a.take_along_dim(index, axis)
 
 
-def where(condition: Array, value: int, other: Array) -> Array:
-    """Put a value where the condition holds."""
+def where(condition: Array, values: Array, other: Array) -> Array:
+    """Put values where the condition holds."""
     if isinstance(other, np.ndarray):
-        return np.where(condition, value, other)
-    return other.masked_fill(condition, value)
+        return np.where(condition, values, other)
+    return values.where(condition, other)
 
 
 def lexicographic_order(words: Array) -> Array:
@@ -62,3 +71,17 @@ def lexicographic_order(words: Array) -> Array:
         first, second = key[:, :, None], key[:, None, :]
         before = (first < second) | ((first == second) & before)
     return before.sum(1).argsort(-1)
+
+
+FACTOR = 6_364_136_223_846_793_005  # odd, below 2**63: products wrap round and lose nothing
+
+
+def checksum(words: Array) -> Array:
+    """Three numbers below 65,536 (batch, n, 3) that tell words (batch, n, length, F) apart."""
+    mixed = words[..., 0]
+    for column in range(1, words.shape[3]):
+        mixed = mixed * FACTOR + words[..., column]
+    total = mixed[:, :, 0]
+    for place in range(1, mixed.shape[2]):
+        total = total * FACTOR + mixed[:, :, place]
+    return concatenate([(total >> bit & 65535)[..., None] for bit in (48, 32, 16)], 2)

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from puzlm import kernels
+from puzlm.fast_words import Columns, summed
 from puzlm.tokenizer import PAD
 from puzlm.tricks import PLAIN, Tricks
 
@@ -29,16 +30,22 @@ POSITION_OFFSET = 2  # BART's position table has two unused rows in front
 
 
 def bart(
-    net: Any, inputs: Tensor, decoder_inputs: Tensor, dtype: torch.dtype, tricks: Tricks = PLAIN
+    net: Any,
+    inputs: Tensor,
+    decoder_inputs: Tensor,
+    dtype: torch.dtype,
+    tricks: Tricks = PLAIN,
+    columns: Columns | None = None,
 ) -> tuple[Any, ...]:
     """Logits (batch, N, vocabulary) and encoder states (batch, T, d) of token ids.
 
-    `inputs` is (batch, T) or (batch, T, F); several symbols a position are summed.
+    `inputs` is (batch, T) or (batch, T, F); several symbols a position are summed, by products if
+    it is known which codebook each column belongs to.
     """
     table, heads = net.model.shared.weight, net.config.encoder_attention_heads
     wrap = compiled if tricks.blocks else _as_it_is
     start, layer, last = wrap(_start), wrap(_encoder_layer), wrap(_decoder_layer)
-    states = start(table, inputs, *_weights(net.model.encoder, ENDS), dtype)
+    states = start(table, inputs, *_weights(net.model.encoder, ENDS), dtype, columns)
     for block in net.model.encoder.layers:
         states = layer(states, _named(block), heads, tricks)
     y = start(table, decoder_inputs, *_weights(net.model.decoder, ENDS), dtype)
@@ -74,11 +81,20 @@ def _as_it_is(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _start(
-    table: Tensor, ids: Tensor, places: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype
+    table: Tensor,
+    ids: Tensor,
+    places: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    dtype: torch.dtype,
+    columns: Columns | None = None,
 ) -> Tensor:
     """Symbols and places, normalised: gathered in float32, so that gradients add up in it."""
-    x = F.embedding(ids, table, PAD)  # PAD learns nothing from being read, as in the library
-    x = (x if ids.ndim == 2 else x.sum(2)).to(dtype)
+    if columns is None or ids.ndim == 2:
+        x = F.embedding(ids, table, PAD)  # PAD learns nothing from being read, as in the library
+        x = (x if ids.ndim == 2 else x.sum(2)).to(dtype)
+    else:
+        x = summed(table, ids, columns, dtype)
     x = x + places[POSITION_OFFSET : POSITION_OFFSET + x.shape[1]].to(dtype)
     return F.layer_norm(x, x.shape[-1:], scale.to(dtype), shift.to(dtype))
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from puzlm import kernels_tail
 
-LONGEST = kernels_tail.BLOCK + kernels_tail.TAIL  # tokens whose keys one program can hold
+LONGEST = kernels_tail.LONGEST  # tokens whose keys one program can hold
 LOG2E = 1.4426950408889634  # the kernels take powers of 2
 FP8 = torch.float8_e4m3fn
 LARGEST = 448.0  # that it can hold

@@ -1,6 +1,6 @@
 # mypy: ignore-errors
-"""Attention of kernels.py for a few tokens more than a power of 2, as a ViT has them: 9 pieces of
-16 patches are 144.
+"""Attention of kernels.py for a few tokens more than a power of 2: 9 pieces of 16 patches are 144
+tokens of a ViT, and with what separates them 152 of a sentence.
 
 A Triton block holds a power of 2. Taken as 256, 144 keys would leave almost half of the registers
 and of the products empty, so a program takes a block of keys and a short tail, each with its own
@@ -11,7 +11,8 @@ Queries see all keys: no mask. Annotations are not postponed: Triton reads them.
 
 import importlib.util
 
-BLOCK, TAIL = 128, 16  # keys
+BLOCK, TAILS = 128, (16, 32)  # keys
+LONGEST = BLOCK + TAILS[-1]
 
 if importlib.util.find_spec("triton") is not None:
     import triton
@@ -114,7 +115,8 @@ def launch(name, tensors, scale, length, heads, size):
     """Run one of the two kernels, on the tensors that its twin in kernels.py takes."""
     kernel = _attend_kernel if name == "attend" else _attend_backward_kernel
     rows, warps = WAYS[name]
+    tail = next(t for t in TAILS if length <= BLOCK + t)
     kernel[(tensors[0].shape[0] * heads,)](
-        *tensors, scale, LENGTH=length, HEADS=heads, SIZE=size, BLOCK=BLOCK, TAIL=TAIL, ROWS=rows,
+        *tensors, scale, LENGTH=length, HEADS=heads, SIZE=size, BLOCK=BLOCK, TAIL=tail, ROWS=rows,
         num_warps=warps, num_stages=1,
     )  # fmt: skip

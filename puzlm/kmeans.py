@@ -164,6 +164,11 @@ class Codebook:
             return self._assign_pruned(x)
         return nearest(self.project(x), self.centroids)
 
+    def assign_rest(self, x: Array) -> tuple[Array, Array]:
+        """Symbols (n,) of rows of x (n, D), and what their centroids leave over, (n, d)."""
+        symbols = self.assign(x)
+        return symbols, self.project(x) - self.centroids[symbols]
+
     def vectors(self) -> Floats:
         """The centroids in the space of the input, (k, D)."""
         if self.components is None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from puzlm.errors import PuzlmError
 from puzlm.images import write_bytes
+from puzlm.muon import Muon
 from puzlm.settings import TrainSettings
 
 Batch = dict[str, Tensor]
@@ -53,9 +54,9 @@ def loop(
     """
     began = time.monotonic() if began is None else began
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    weights = [p for p in objective.parameters() if p.requires_grad]
     graph = graph and "cuda" in device and world == 1
-    optimiser = optimiser_of(weights, t, device, graph)
+    optimiser = optimiser_of(objective, t, device, graph)
+    weights = [p for p in objective.parameters() if p.requires_grad]
     average = [p.detach().clone() for p in weights] if t.average else None
     step = _resume(folder / "checkpoint.safetensors", objective, optimiser, average)
     log = folder / "metrics.jsonl"
@@ -169,18 +170,23 @@ def learning_rate(step: int, peak: float, warmup: int, steps: int) -> float:
 
 
 def optimiser_of(
-    weights: list[nn.Parameter], t: TrainSettings, device: str, graph: bool
-) -> torch.optim.AdamW:
-    """AdamW; the rate of a step that will be recorded is a tensor, to be changed in place."""
+    objective: nn.Module, t: TrainSettings, device: str, graph: bool
+) -> torch.optim.Optimizer:
+    """AdamW or Muon; the rate of a step that will be recorded is a tensor, changed in place."""
     rate: Any = torch.tensor(t.lr, device=device) if graph else t.lr
-    return torch.optim.AdamW(
-        weights,
-        lr=rate,
-        betas=(0.9, 0.98),
-        weight_decay=t.weight_decay,
-        fused="cuda" in device,
-        capturable=graph,
-    )
+    same: dict[str, Any] = {
+        "lr": rate,
+        "betas": (0.9, 0.98),
+        "weight_decay": t.weight_decay,
+        "fused": "cuda" in device,
+        "capturable": graph,
+    }
+    named = [(name, p) for name, p in objective.named_parameters() if p.requires_grad]
+    if t.optimiser == "adamw":
+        return torch.optim.AdamW([p for _, p in named], **same)
+    inner = [p.ndim == 2 and bool({"layers", "blocks"} & {*name.split(".")}) for name, p in named]
+    matrices = [p for (_, p), inside in zip(named, inner, strict=True) if inside]
+    return Muon(matrices, [p for (_, p), i in zip(named, inner, strict=True) if not i], **same)
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

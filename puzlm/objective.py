@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from puzlm.backbones import Seq2Seq
 from puzlm.fast import bart, compiled
+from puzlm.fast_words import Columns
 from puzlm.loop import Batch
 from puzlm.tokenizer import BOS, PieceTokenizer
 from puzlm.tricks import PLAIN, Tricks
@@ -67,13 +68,16 @@ class Objective(nn.Module):
         self.first_cell, self.cells = tokenizer.cell_token_id(0), cells
         self.b = tokenizer.settings.border_length
         self.separator = tokenizer.settings.separator
+        self.columns = Columns.of(tokenizer)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Loss, and (cross-entropy, teacher-forced accuracy, head loss) for the log."""
         labels = batch["order"] + self.first_cell
         given = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
         if self.fast is not None:
-            logits, states = bart(self.model.net, batch["ids"], given, self.fast, self.tricks)
+            logits, states = bart(
+                self.model.net, batch["ids"], given, self.fast, self.tricks, self.columns
+            )
         else:
             states = self.model.encode(batch["ids"])
             logits = self.model(batch["ids"], given, states=states)

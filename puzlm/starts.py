@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from puzlm import checkpoints
 from puzlm.backbones import ModelSettings, Seq2Seq
+from puzlm.codebooks import dimensions_of
 from puzlm.fast import POSITION_OFFSET
 from puzlm.settings import Recipe
-from puzlm.tokenizer import PieceTokenizer, is_residual, read_safetensors
+from puzlm.tokenizer import PieceTokenizer, is_part, is_residual, read_safetensors
 
 RIDGE = 1e-3  # of the linear map from looks to embeddings, as a share of each dimension's spread
 
@@ -28,8 +29,23 @@ def build_model(recipe: Recipe, tokenizer: PieceTokenizer) -> Seq2Seq:
         start = checkpoints.find(recipe.train.start)
         arrays = read_safetensors(start / "model.safetensors")
         old = PieceTokenizer.from_pretrained(start)
-        model.load(grown(arrays, model, old, tokenizer), recipe.train.start)
+        arrays = own_decoder(grown(arrays, model, old, tokenizer), model)
+        model.load(arrays, recipe.train.start)
     return model
+
+
+def own_decoder(arrays: dict[str, Any], model: Seq2Seq) -> dict[str, Any]:
+    """The same weights, but for the layers of a decoder of another shape: those begin anew.
+
+    A decoder learns within some hundred steps to read off what an encoder knows.
+    """
+    mark = "decoder.layers."
+    own = {name: value for name, value in model.tensors().items() if mark in name}
+    old = {name: value for name, value in arrays.items() if mark in name}
+    if {n: v.shape for n, v in own.items()} == {n: v.shape for n, v in old.items()}:
+        return arrays
+    fresh = {name: value.float().cpu().numpy() for name, value in own.items()}
+    return {name: value for name, value in arrays.items() if name not in old} | fresh
 
 
 def grown(
@@ -76,24 +92,46 @@ def grown(
 
 
 def _more_symbols(table: NDArray[Any], old: PieceTokenizer, new: PieceTokenizer) -> None:
-    """Fill the rows of residual symbols that the old tokenizer had not.
+    """Fill the rows of symbols for what is left over that the old tokenizer had not.
 
     What is left over of a patch lives in the space of the centroid that left it: a linear map from
     the old centroids to their embeddings says where a further step in that space leads.
     """
-    known, base = len(old.settings.terms), 0
-    for number, term in enumerate(new.settings.terms):
-        if not is_residual(term):
-            base = number
-        elif known <= number and base < known:
-            looks = np.asarray(old.codebooks_[base].centroids, np.float64)
-            looks = looks - looks.mean(0)
-            first = new.settings.firsts[base]
-            rows = table[first : first + len(looks)].astype(np.float64)
-            penalty = np.diag((looks**2).mean(0)) * len(looks) * RIDGE
-            step = np.linalg.solve(looks.T @ looks + penalty, looks.T @ (rows - rows.mean(0)))
-            first, further = new.settings.firsts[number], new.codebooks_[number].vectors()
-            table[first : first + len(further)] = further @ step
+    s, known = new.settings, len(old.settings.terms)
+    steps = {
+        s.terms[base]: _step(old, base, table[s.firsts[base] :])
+        for base in range(known)
+        if not is_residual(s.terms[base]) and not is_part(s.terms[base])
+    }
+
+    def fill(number: int, step: NDArray[Any]) -> None:
+        further = new.codebooks_[number].vectors()
+        table[s.firsts[number] : s.firsts[number] + len(further)] = further @ step
+
+    base = ""
+    for number, term in enumerate(s.whole):
+        base = base if is_residual(term) else term
+        if number >= known and is_residual(term) and base in steps:
+            fill(number, steps[base])
+    number = len(s.whole)
+    for split in s.splits:
+        step = steps.get(f"strip:{split.depth}")
+        for place, where in enumerate(dimensions_of(s, split)):
+            if number + place >= known and step is not None:
+                fill(number + place, step[where])
+        number += split.count
+
+
+def _step(old: PieceTokenizer, number: int, table: NDArray[Any]) -> NDArray[np.float64]:
+    """Linear map (d, d_model) from the looks of a codebook to its rows of the table."""
+    looks = np.asarray(old.codebooks_[number].centroids, np.float64)
+    looks = looks - looks.mean(0)
+    rows = table[: len(looks)].astype(np.float64)
+    penalty = np.diag((looks**2).mean(0)) * len(looks) * RIDGE
+    found: NDArray[np.float64] = np.linalg.solve(
+        looks.T @ looks + penalty, looks.T @ (rows - rows.mean(0))
+    )
+    return found
 
 
 def _more_slots(table: NDArray[Any], known: int, word: int) -> None:
@@ -121,8 +159,10 @@ def start_from_centroids(model: Seq2Seq, tokenizer: PieceTokenizer, seed: int) -
         c = book.half_whitened()
         turn = rng.standard_normal((c.shape[1], model.embedding.shape[1])) / math.sqrt(c.shape[1])
         start = c @ turn
-        first = tokenizer.settings.firsts[number]
-        rows = torch.from_numpy(start / start.std() * scale).to(model.embedding)
+        first, term = tokenizer.settings.firsts[number], tokenizer.settings.terms[number]
+        # A part counts as its dimensions do: all parts of a split together as one symbol.
+        share = 1 / math.sqrt(int(term.split("/")[1].split(":")[0])) if is_part(term) else 1.0
+        rows = torch.from_numpy(start / start.std() * scale * share).to(model.embedding)
         model.embedding[first : first + len(rows)] = rows
     if model.settings.backbone == "bart":
         table = model.net.model.encoder.embed_positions.weight

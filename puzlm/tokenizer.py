@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.arrays import concatenate, lexicographic_order, take_along, where
+from puzlm import codebooks
+from puzlm.arrays import checksum, concatenate, lexicographic_order, take_along, where
 from puzlm.devices import check_device
 from puzlm.errors import ModelError, SettingsError
 from puzlm.images import Pixels, write_bytes
@@ -37,6 +38,7 @@ from puzlm.tokenizer_settings import (
     PAD,
     SEP,
     TokenizerSettings,
+    is_part,
     is_residual,
 )
 
@@ -49,6 +51,7 @@ __all__ = [
     "SEP",
     "PieceTokenizer",
     "TokenizerSettings",
+    "is_part",
     "is_residual",
     "lexicographic_order",
     "read_json",
@@ -74,6 +77,7 @@ class PieceTokenizer:
 
     codebooks_: list[Codebook]
     walk_: Array
+    rows_: tuple[Array, Array]
 
     # ---- vocabulary -------------------------------------------------------------------------
 
@@ -113,20 +117,8 @@ class PieceTokenizer:
 
     def encode_canonical(self, x: Array) -> Array:
         """Symbols (n, b, symbols a position) of canonical pieces (n, side, side, 3)."""
-        columns: list[Array] = []
-        terms, books = self.settings.terms, self._fitted()
-        rest: Array = None
-        for number, (term, book) in enumerate(zip(terms, books, strict=True)):
-            if is_residual(term):
-                vectors = rest
-            else:
-                patches = self.patches(x, term)
-                vectors = patches.reshape(-1, patches.shape[-1])
-            columns.append(book.assign(vectors))
-            if number + 1 < len(terms) and is_residual(terms[number + 1]):
-                rest = book.project(vectors) - book.centroids[columns[-1]]
-        b = self.settings.border_length
-        return concatenate([c.reshape(-1, b, 1) for c in columns], 2)
+        symbols: Array = codebooks.encode(x, self.settings, self._fitted(), self.patches)
+        return symbols
 
     def encode(self, pieces: Array) -> Array:
         """Symbols (n, b, symbols a position) of pieces (n, height, width, 3) of any size."""
@@ -158,19 +150,23 @@ class PieceTokenizer:
         order[batch, slot] is the piece that stands in that slot of the sentence.
         """
         s = self.settings
-        count = symbols.shape[3]
-        columns = [symbols[..., f] + first for f, first in enumerate(s.firsts)]
+        count, whole = symbols.shape[3], len(s.whole)
+        firsts, missing = self._rows(symbols)
+        ids, gone = symbols + firsts, None
         if present is not None:
             gone = ~present[:, :, None]
-            columns = [
-                where(gone, self.mask_token_id if f == 0 else PAD, column)
-                for f, column in enumerate(columns)
-            ]
-        keys = columns if s.lexicographic else [columns[0][..., :1] * 0]
-        if present is not None and not s.lexicographic:
-            keys = [where(gone, 1, keys[0])]
-        order = lexicographic_order(concatenate(keys, 2))
-        ids = concatenate([c[..., None] for c in columns], 3)
+            ids = where(gone[..., None], missing, ids)
+        if s.lexicographic:
+            words = ids[..., :whole].swapaxes(2, 3)
+            keys = words.reshape(*words.shape[:2], -1)
+            if s.splits:
+                # Pieces that differ in what splits say only are told apart by a checksum of it:
+                # comparing hundreds of symbols more would take longer than all the rest.
+                keys = concatenate([keys, checksum(ids[..., whole:])], 2)
+        else:
+            keys = ids[..., :1, 0] * 0
+            keys = keys if gone is None else where(gone, keys + 1, keys)
+        order = lexicographic_order(keys)
         ids = take_along(ids, order[:, :, None, None], 1)
         if s.separator:
             sep = ids[:, :, :1] * 0
@@ -180,6 +176,13 @@ class PieceTokenizer:
         if s.separator:
             ids = ids[:, :-1]
         return (ids[..., 0] if count == 1 else ids), order
+
+    def _rows(self, like: Array) -> tuple[Array, Array]:
+        """Ids (F,) of the first symbol of each codebook, and those of a missing piece."""
+        if not isinstance(like, np.ndarray):
+            return self.rows_
+        missing = [self.mask_token_id, *[PAD] * (len(self.settings.terms) - 1)]
+        return np.array(self.settings.firsts), np.array(missing)
 
     def __call__(
         self, puzzles: Puzzle | Sequence[Puzzle], return_tensors: str = "np"
@@ -274,41 +277,10 @@ class PieceTokenizer:
         self, pieces: Array, *, seed: int = 0, device: str = "cpu", max_iter: int = 25
     ) -> PieceTokenizer:
         """Learn the codebooks from canonical pieces (n, side, side, 3)."""
-        self.codebooks_ = self._books(pieces, [], seed, device, max_iter)
+        self.codebooks_ = codebooks.fit(
+            pieces, self.settings, [], self.patches, seed=seed, device=device, max_iter=max_iter
+        )
         return self
-
-    def _books(
-        self, pieces: Array, known: list[Codebook], seed: int, device: str, max_iter: int
-    ) -> list[Codebook]:
-        """The codebooks: those known, and the others learned from canonical pieces."""
-        s = self.settings
-        x = pieces.astype(np.float32) if isinstance(pieces, np.ndarray) else pieces.float()
-        books: list[Codebook] = []
-        rest: Array = None
-        for number, term in enumerate(s.terms):
-            if is_residual(term):
-                vectors, pca_dim = rest, None
-            else:
-                patches = self.patches(x, term)
-                vectors, pca_dim = patches.reshape(-1, patches.shape[-1]), s.pca_dim
-            size = s.sizes[number]
-            if len(vectors) < size:
-                raise SettingsError(
-                    f"vocab_size k = {size} is larger than the {len(vectors)} patches to "
-                    "learn from; give more images or a smaller k"
-                )
-            if number < len(known):
-                book = known[number]
-            else:
-                book = Codebook.fit(
-                    vectors, size, pca_dim, seed=seed + number, device=device, max_iter=max_iter
-                )
-            if number + 1 < len(s.terms) and is_residual(s.terms[number + 1]):
-                there = book if isinstance(vectors, np.ndarray) else book.on(vectors.device)
-                projected = there.project(vectors)
-                rest = projected - there.centroids[there.assign(vectors)]
-            books.append(book)
-        return books
 
     def _fitted(self) -> list[Codebook]:
         if not hasattr(self, "codebooks_"):
@@ -324,6 +296,8 @@ class PieceTokenizer:
         s = self.settings
         # There already: a list would be copied to the device, and waited for, at every call.
         twin.walk_ = torch.tensor(walk(s.granularity, s.border, s.clockwise), device=device)
+        firsts, missing = self._rows(np.empty(0))
+        twin.rows_ = torch.tensor(firsts, device=device), torch.tensor(missing, device=device)
         return twin
 
     def with_symbols(
@@ -338,7 +312,9 @@ class PieceTokenizer:
             raise SettingsError(f"patch '{patch}': must begin with '{self.settings.patch}+'")
         twin = PieceTokenizer(self.settings, patch=patch)
         known = [book.rounded() for book in self._fitted()]
-        books = twin._books(pieces, known, seed, device, max_iter)
+        books = codebooks.fit(
+            pieces, twin.settings, known, twin.patches, seed=seed, device=device, max_iter=max_iter
+        )
         twin.codebooks_ = [book.rounded() for book in books]
         return twin
 
@@ -362,7 +338,7 @@ class PieceTokenizer:
     def picture(self, super_token: NDArray[np.int64], symbol: int = 0) -> Pixels:
         """Draw what a super-token (b, F) says: every centroid patch at its place in the piece."""
         term = self.settings.terms[symbol]
-        if is_residual(term):
+        if is_residual(term) or is_part(term):
             raise SettingsError("a residual symbol has no picture of its own; draw symbol 0")
         vectors = self._fitted()[symbol].vectors()[super_token[:, symbol]]
         return draw_patches(vectors, self.settings, term)

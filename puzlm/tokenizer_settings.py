@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from puzlm.errors import SettingsError
 
@@ -11,9 +12,41 @@ PAD, BOS, EOS, SEP, FIRST_SYMBOL = 0, 1, 2, 3, 4
 MOST_CODES = 65_531  # with the special tokens and [MASK], ids stay below 65,536: sorting needs that
 
 
+SPLIT = r"split:(\d+):(\d+)x(\d+)"
+
+
 def is_residual(term: str) -> bool:
-    """Whether a term of `patch` stands for what the centroid before it left over."""
+    """Whether a symbol stands for what the centroid before it left over."""
     return term.startswith("residual")
+
+
+def is_part(term: str) -> bool:
+    """Whether a symbol stands for some dimensions of what is left over in the end."""
+    return term.startswith("part")
+
+
+def depth_of(term: str) -> int:
+    """Pixels inwards of a strip, or of the strip that a part belongs to.
+
+    >>> depth_of("strip:24"), depth_of("part:24:0/32:16")
+    (24, 24)
+    """
+    return int(term.split(":")[1])
+
+
+@dataclass(frozen=True)
+class Split:
+    """What the symbols of a strip left over, cut into `count` parts of its dimensions."""
+
+    depth: int
+    count: int
+    codes: int
+    """Centroids of each part."""
+
+    @property
+    def terms(self) -> list[str]:
+        """Its symbols, as `TokenizerSettings.terms` lists them."""
+        return [f"part:{self.depth}:{n}/{self.count}:{self.codes}" for n in range(self.count)]
 
 
 @dataclass(frozen=True)
@@ -32,7 +65,8 @@ class TokenizerSettings:
     """'square', 'strip:4' (border strips 4 px deep, B a side), and further symbols a border
     position after a plus sign: 'strip:4+residual' (what the centroid before it left over),
     'strip:4+residual:512' (the same with 512 centroids instead of k), 'strip:4+strip:16' (the same
-    place seen deeper)."""
+    place seen deeper). At the end 'split:4:32x16': what is left over of strip:4 by then, its PCA
+    dimensions in 32 equal parts with 16 centroids each, so 32 symbols more."""
     border: bool = True
     """Keep the border patches only; False keeps all B x B."""
     lexicographic: bool = True
@@ -56,7 +90,7 @@ class TokenizerSettings:
             raise check(f"piece_size {self.piece_size}: smaller than the granularity")
         if self.max_cells < 2:
             raise check(f"max_cells {self.max_cells}: must be at least 2")
-        for number, term in enumerate(self.terms):
+        for number, term in enumerate(self.whole):
             match = re.fullmatch(r"strip:(\d+)", term)
             if match and not 1 <= int(match[1]) <= self.side:
                 raise check(f"patch '{term}': depth must be 1 to {self.side}")
@@ -64,12 +98,22 @@ class TokenizerSettings:
             if not match and not re.fullmatch(allowed, term):
                 raise check(
                     f"patch '{self.patch}': use 'square' or 'strip:DEPTH', then '+residual', "
-                    "'+residual:CENTROIDS' or '+strip:DEPTH'"
+                    "'+residual:CENTROIDS' or '+strip:DEPTH', at the end "
+                    "'+split:DEPTH:PARTSxCENTROIDS'"
                 )
-            if match and number and self.terms[0] == "square":
+            if match and number and self.whole[0] == "square":
                 raise check(f"patch '{self.patch}': strips cannot follow squares")
+        for split in self.splits:
+            if f"strip:{split.depth}" not in self.whole:
+                raise check(f"patch '{self.patch}': no strip:{split.depth} to split")
+            if split.count < 1 or self.dimensions(split.depth) % split.count:
+                raise check(
+                    f"patch '{self.patch}': {self.dimensions(split.depth)} dimensions of "
+                    f"strip:{split.depth} do not split into {split.count} equal parts"
+                )
         if min(self.sizes) < 2:
             raise check(f"patch '{self.patch}': every codebook needs at least 2 centroids")
+        _ = self.firsts  # now: torch.compile can read a cached property, but not fill it
         if self.codes > MOST_CODES:
             raise check(
                 f"vocab_size {self.vocab_size}, {len(self.terms)} symbols a position: {self.codes} "
@@ -78,18 +122,40 @@ class TokenizerSettings:
         if self.strips and not self.border:
             raise check("border=False: strips lie on the border only; use patch='square'")
 
-    @property
+    @cached_property
+    def splits(self) -> list[Split]:
+        """The splits at the end of `patch`."""
+        found = (re.fullmatch(SPLIT, term) for term in self.patch.split("+")[len(self.whole) :])
+        return [Split(*map(int, match.groups())) for match in found if match]
+
+    @cached_property
+    def whole(self) -> list[str]:
+        """The symbols of one border position that stand for all dimensions of something."""
+        words = self.patch.split("+")
+        while re.fullmatch(SPLIT, words[-1]) and len(words) > 1:
+            words.pop()
+        return words
+
+    @cached_property
     def terms(self) -> list[str]:
         """The symbols of one border position, first to last."""
-        return self.patch.split("+")
+        return self.whole + [term for split in self.splits for term in split.terms]
 
-    @property
+    @cached_property
     def sizes(self) -> list[int]:
         """Centroids of the codebook of each term."""
-        own = [term.split(":")[1:] if is_residual(term) else [] for term in self.terms]
-        return [int(size[0]) if size else self.vocab_size for size in own]
+        own = [term.rpartition(":")[2] if ":" in term else "" for term in self.terms]
+        return [
+            int(size) if size and not term.startswith("strip") else self.vocab_size
+            for term, size in zip(self.terms, own, strict=True)
+        ]
 
-    @property
+    def dimensions(self, depth: int) -> int:
+        """Dimensions of a strip's codebook."""
+        pixels = self.patch_side * depth * 3
+        return pixels if self.pca_dim is None else min(self.pca_dim, pixels)
+
+    @cached_property
     def firsts(self) -> list[int]:
         """Token id of the first symbol of each codebook."""
         return [FIRST_SYMBOL + sum(self.sizes[:number]) for number in range(len(self.terms))]
@@ -113,7 +179,7 @@ class TokenizerSettings:
     def depth(self) -> int:
         """Pixels of a canonical piece that are read, from every edge inwards; 0: all of them."""
         if self.strips:
-            depth = max(int(term.split(":")[1]) for term in self.terms if not is_residual(term))
+            depth = max(depth_of(term) for term in self.whole if not is_residual(term))
         else:
             depth = self.patch_side if self.border and self.granularity > 2 else 0
         return depth if 2 * depth < self.side else 0

@@ -60,8 +60,9 @@ class Pages:
         self.recipe, self.device = recipe, device
         self.tokenizer = tokenizer.on(device)
         if tricks.tokens != "float32":
-            books = self.tokenizer.codebooks_
-            self.tokenizer.codebooks_ = [SplitBook(book, tricks.tokens) for book in books]
+            books, whole = self.tokenizer.codebooks_, len(tokenizer.settings.whole)
+            split = [SplitBook(book, tricks.tokens) for book in books[:whole]]
+            self.tokenizer.codebooks_ = [*split, *books[whole:]]
         self.grid: Grid = parse_grid(recipe.cut.grid)
         self.album = album
         if album is not None and tricks.cut:

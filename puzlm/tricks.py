@@ -33,7 +33,7 @@ class Tricks:
     backward pass, the density beside it; 'kernel': the same in kernels of its own, which also round
     to 8 bits and sum up the gradient of the bias."""
     attention: str = "library"
-    """'library' (torch chooses), or 'kernel' (kernels.attend) where it suits: up to 144 tokens."""
+    """'library' (torch chooses), or 'kernel' (kernels.attend) where it suits: up to 160 tokens."""
     fp8: str = ""
     """Encoder products in 8 bits, scaled row by row: '', 'fc' (feed-forward both ways and the
     forward pass of qkv: where the rounding costs no extra pass), or 'all'."""

@@ -123,7 +123,7 @@ def test_attention(length, causal, rows):
     interpreted(ATTENTION.format(length=length, causal=causal, rows=rows))
 
 
-@pytest.mark.parametrize("length", [144, 130])
+@pytest.mark.parametrize("length", [144, 130, 152])
 def test_attention_with_a_tail(length):
     interpreted(TAIL.format(length=length))
 

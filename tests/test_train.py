@@ -76,12 +76,25 @@ def test_one_fast_step_is_one_plain_step(folder, tmp_path):
         assert torch.allclose(grads_a[name], grad, atol=1e-5, rtol=1e-3), name
 
 
-@pytest.mark.parametrize(("fp8", "blocks"), [("", False), ("fc", False), ("", True)])
+SPLIT = "strip:4+residual:24+strip:8+split:8:8x4+split:4:4x6"
+
+
+@pytest.mark.parametrize(
+    ("fp8", "blocks", "patch"),
+    [
+        ("", False, SPLIT),
+        ("fc", False, "strip:4"),
+        ("", True, SPLIT),
+        ("", True, "strip:4+residual"),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler asks for it
-def test_one_step_as_it_is_trained_is_one_plain_step(folder, fp8, blocks, monkeypatch):
+def test_one_step_as_it_is_trained_is_one_plain_step(folder, fp8, blocks, patch, monkeypatch):
     """From the pixels on, whole or by layers: within rounding, in 8 bits within 2 %."""
     monkeypatch.setattr(fast, "BACKEND", "aot_eager")
     recipe = recipe_of(folder)
+    recipe = replace(recipe, tokenizer=replace(recipe.tokenizer, patch=patch))
+    recipe = replace(recipe, cut=replace(recipe.cut, missing_share=0.5, max_missing=1))
     album = Album.read([folder])
     tokenizer = PieceTokenizer(recipe.tokenizer).fit(_images(folder), max_iter=3)
     tricks = replace(PROVEN, fp8=fp8, blocks=blocks, graph=False)
