@@ -172,6 +172,53 @@ def test_further_symbols_say_more_and_leave_the_others(crops, tmp_path):
         tokenizer.with_symbols("strip:4+strip:8", x)
 
 
+def test_splits_say_nearly_everything(crops, tmp_path):
+    """Many small symbols of few dimensions each: hardly anything is left over of the strip."""
+    patch = "strip:4+residual+strip:8"
+    tokenizer = PieceTokenizer(patch=patch, vocab_size=32, pca_dim=16, piece_size=32, max_cells=9)
+    tokenizer.fit(crops, max_iter=8)
+    x = np.concatenate([tokenizer.canonical(cut(c, (3, 3))) for c in crops])
+    more = tokenizer.with_symbols(patch + "+split:4:8x16+split:8:4x8", x, max_iter=8)
+    s = more.settings
+    assert s.whole == ["strip:4", "residual", "strip:8"] and len(s.terms) == 15
+    assert s.sizes == [32] * 3 + [16] * 8 + [8] * 4 and s.codes == 96 + 128 + 32
+    codes = more.encode_canonical(x)
+    assert codes.shape[2] == 15
+    assert (codes[..., :3] == tokenizer.encode_canonical(x)).mean() > 0.995
+    books = more.codebooks_
+    rest = books[0].project(more.patches(x, "strip:4").reshape(-1, 12 * 8))
+    whole = (rest**2).sum()
+    rest = rest - books[0].centroids[codes[..., 0].ravel()]
+    rest = rest - books[1].vectors()[codes[..., 1].ravel()]
+    before = (rest**2).sum()
+    for part in range(8):
+        where = slice(2 * part, 2 * part + 2)
+        rest[:, where] -= books[3 + part].vectors()[codes[..., 3 + part].ravel()]
+    assert (rest**2).sum() < 0.2 * before and before < 0.2 * whole
+    # The same on torch, after a file, and whatever order the pieces come in.
+    import torch
+
+    on = more.on("cpu").encode_canonical(torch.from_numpy(x[:90]).float())
+    assert np.array_equal(on.numpy(), codes[:90])
+    more.save_pretrained(tmp_path)
+    assert np.array_equal(PieceTokenizer.from_pretrained(tmp_path).encode_canonical(x), codes)
+    turned = np.random.default_rng(0).permutation(9)
+    one, two = more.sentences(codes[:9][None])[0], more.sentences(codes[:9][turned][None])[0]
+    assert np.array_equal(one, two)
+
+
+def test_pieces_that_only_splits_tell_apart_are_sorted():
+    """By a checksum: their order is that of what they say, not that in which they came."""
+    words = PieceTokenizer(patch="strip:4+split:4:16x4", pca_dim=16, vocab_size=8, max_cells=9)
+    codes = np.zeros((1, 4, 16, 17), np.int64)
+    codes[0, :, 3, 5] = [1, 0, 2, 1]
+    codes[0, 3, 9, 5] = 1
+    first = words.sentences(codes)[0]
+    for turn in ([1, 0, 2, 3], [3, 2, 1, 0], [2, 3, 0, 1]):
+        assert np.array_equal(words.sentences(codes[:, turn])[0], first)
+    assert len(np.unique(first[0, :, 5])) == 4  # PAD beside a separator, and three symbols
+
+
 def test_pieces_of_any_size_are_resized_first(tokenizer, photo):
     """A piece shrunk by Pillow and the same piece shrunk by the tokenizer read nearly the same."""
     from PIL import Image
@@ -264,6 +311,12 @@ def test_a_super_token_can_be_shown(tokenizer, photo):
         {"patch": "strip:4+residual:1"},
         {"patch": "strip:4+residual:"},
         {"patch": "residual:16"},
+        {"patch": "split:4:8x16"},
+        {"patch": "strip:4+split:8:8x16"},
+        {"patch": "strip:4+split:4:8x1"},
+        {"patch": "strip:4+split:4:7x16", "pca_dim": 16},
+        {"patch": "strip:4+split:4:0x16"},
+        {"patch": "strip:4+split:4:8x16+residual"},
         {"vocab_size": 64, "patch": "strip:4+residual:65468"},
         {"patch": "square+strip:4"},
         {"patch": "strip:4", "border": False},
