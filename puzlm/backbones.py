@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from puzlm.errors import ModelError, SettingsError, nearest
@@ -54,6 +55,9 @@ class ModelSettings:
     """Longest sentence the model can read; filled in from the tokenizer."""
     slot_length: int = 0
     """Positions of a super-token and its separator; filled in from the tokenizer."""
+    symbols: int = 0
+    """Whole symbols a position, 0 for all; of the others, parts of splits, [PAD] counts nothing.
+    Filled in from the tokenizer."""
 
     def __post_init__(self) -> None:
         if self.backbone not in BACKBONES:
@@ -62,7 +66,8 @@ class ModelSettings:
             )
         at_least(1, self, "model", "encoder_layers", "decoder_layers", "d_model", "heads")
         at_least(1, self, "model", "feed_forward", "max_length")
-        at_least(0, self, "model", "decoder_feed_forward", "vocabulary", "slot_length", "dropout")
+        at_least(0, self, "model", "decoder_feed_forward", "vocabulary", "slot_length", "symbols")
+        at_least(0, self, "model", "dropout")
         if self.dropout >= 1:
             raise SettingsError(f"model.dropout {self.dropout}: must be below 1")
         parts = {"lstm": 2, "gru": 2, "t5": 1}.get(self.backbone, self.heads)
@@ -86,6 +91,7 @@ class ModelSettings:
             vocabulary=len(tokenizer),
             max_length=tokenizer.sentence_length(tokenizer.settings.max_cells),
             slot_length=tokenizer.settings.border_length + tokenizer.settings.separator,
+            symbols=len(tokenizer.settings.whole) if tokenizer.settings.splits else 0,
         )
 
     @classmethod
@@ -122,7 +128,13 @@ class Seq2Seq(nn.Module):
             return {"input_ids": input_ids}
         # Pegasus scales what it embeds itself, but not what it is given.
         scale = getattr(self.net.get_encoder(), "embed_scale", 1.0)
-        return {"inputs_embeds": self.net.get_input_embeddings()(input_ids).sum(2) * scale}
+        whole = self.settings.symbols or input_ids.shape[2]
+        x = self.net.get_input_embeddings()(input_ids[..., :whole]).sum(2)
+        if whole < input_ids.shape[2]:  # summed in one go: a hundred vectors would take gigabytes
+            parts = input_ids[..., whole:].flatten(0, 1)
+            more = F.embedding_bag(parts, self.embedding, mode="sum", padding_idx=PAD)
+            x = x + more.view(x.shape)
+        return {"inputs_embeds": x * scale}
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encoder states (batch, T, d_model) of sentences (batch, T) or (batch, T, F)."""

@@ -152,7 +152,7 @@ def fit(
     """Train a side model. `batch(step)` gives symbols (n, cells, b, F) in raster order."""
     s = tokenizer.settings
     torch.manual_seed(seed)
-    model = SideModel(SideSettings(s.granularity, len(s.terms), max(s.sizes), **shape))
+    model = SideModel(SideSettings(s.granularity, len(s.whole), max(s.sizes), **shape))
     model.start_from_centroids(tokenizer)
     model.to(device)
     optimiser = torch.optim.AdamW(

@@ -19,9 +19,13 @@ from puzlm.tokenizer_settings import Split, TokenizerSettings, is_residual
 
 Cut = Callable[[Array, str], Array]
 """Border patches (n, b, D) of canonical pieces for a term that is a square or a strip."""
+Parts = tuple[Array, Array]
+"""Means (parts, size) and centroids (parts, k, size) of the parts of a split."""
 
 
-def encode(x: Array, s: TokenizerSettings, books: Sequence[Codebook], cut: Cut) -> Array:
+def encode(
+    x: Array, s: TokenizerSettings, books: Sequence[Codebook], cut: Cut, parts: list[Parts]
+) -> Array:
     """Symbols (n, b, symbols a position) of canonical pieces (n, side, side, 3)."""
     b, columns = s.border_length, []
     left: dict[str, Array] = {}
@@ -32,11 +36,9 @@ def encode(x: Array, s: TokenizerSettings, books: Sequence[Codebook], cut: Cut) 
         else:
             symbols = books[number].assign(vectors)
         columns.append(symbols.reshape(-1, b, 1))
-    first = len(s.whole)
-    for split in s.splits:
-        parts = nearest_parts(left[f"strip:{split.depth}"], books[first : first + split.count])
-        columns.append(parts.reshape(-1, b, split.count))
-        first += split.count
+    for split, table in zip(s.splits, parts, strict=True):
+        symbols = nearest_parts(left[f"strip:{split.depth}"], table)
+        columns.append(symbols.reshape(-1, b, split.count))
     return concatenate(columns, 2)
 
 
@@ -92,14 +94,23 @@ def dimensions_of(s: TokenizerSettings, split: Split) -> list[slice]:
     return [slice(n * size, (n + 1) * size) for n in range(split.count)]
 
 
-def nearest_parts(x: Array, books: Sequence[Codebook]) -> Array:
+def parts_of(s: TokenizerSettings, books: Sequence[Codebook]) -> list[Parts]:
+    """The codebooks of each split as two arrays."""
+    found, first = [], len(s.whole)
+    for split in s.splits:
+        own = books[first : first + split.count]
+        found.append((stack([book.mean for book in own]), stack([b.centroids for b in own])))
+        first += split.count
+    return found
+
+
+def nearest_parts(x: Array, parts: Parts) -> Array:
     """Symbols (n, parts) of what is left over, x (n, parts * size): each part by its codebook."""
-    centroids = stack([book.centroids for book in books])  # (parts, k, size)
-    mean = stack([book.mean for book in books])  # (parts, size)
-    parts = (x.reshape(len(x), len(books), -1) - mean)[:, :, None]
+    mean, centroids = parts
+    x = (x.reshape(len(x), len(mean), -1) - mean)[:, :, None]
     scores = (centroids * centroids).sum(-1) * -0.5
     for place in range(centroids.shape[2]):  # two or four: a sum over so short an axis is slow
-        scores = scores + parts[..., place] * centroids[..., place]
+        scores = scores + x[..., place] * centroids[..., place]
     return scores.argmax(-1)
 
 

@@ -72,11 +72,11 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
             f"{folder}: backbone '{record.get('backbone')}' has no ONNX form; only 'bart' has. "
             "Solve with backend='torch' instead"
         )
-    symbols = len(_tokenizer_settings(folder).terms)
+    reads = _tokenizer_settings(folder)
     store_weights(folder, out, WEIGHTS, dtype)
     try:
         integers = read_safetensors(out / WEIGHTS) if dtype == "int8" else None
-        encoder = _encoder(Graph(out / WEIGHTS, record, integers), symbols)
+        encoder = _encoder(Graph(out / WEIGHTS, record, integers), reads)
         step = _step(Graph(out / WEIGHTS, record))
     except (KeyError, TypeError) as error:
         raise ModelError(f"{folder}: {WEIGHTS} does not fit model.json ({error})") from error
@@ -95,12 +95,10 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
     return out
 
 
-def _encoder(g: Graph, symbols: int) -> bytes:
+def _encoder(g: Graph, reads: TokenizerSettings) -> bytes:
     """Sentences (batch, T) or (batch, T, F) -> keys and values of each decoder layer."""
-    size = g.d // g.heads
-    x = g.rows("model.shared.weight", "input_ids")
-    if symbols > 1:
-        x = g.op("ReduceSum", x, g.constant(2), keepdims=0)
+    size, symbols = g.d // g.heads, len(reads.terms)
+    x = _words(g, reads)
     end = g.op("Add", g.op("Shape", "input_ids", start=1, end=2), g.constant(POSITION_OFFSET))
     places = "model.encoder.embed_positions.weight"
     here = g.op("Slice", g.stored(places), g.constant(POSITION_OFFSET), end, g.constant(0))
@@ -121,6 +119,31 @@ def _encoder(g: Graph, symbols: int) -> bytes:
     ids = ("batch", "length", symbols) if symbols > 1 else ("batch", "length")
     cross = _shapes(g, "cross", "batch", "length")
     return g.finish({"input_ids": ids, "attention_mask": ("batch", "length")}, cross)
+
+
+def _words(g: Graph, reads: TokenizerSettings) -> str:
+    """Embeddings of a position's symbols, summed (batch, T, d)."""
+    table, whole, symbols = "model.shared.weight", len(reads.whole), len(reads.terms)
+    if symbols == 1:
+        return g.rows(table, "input_ids")
+    ids = "input_ids"
+    if reads.splits:
+        ids = g.op("Slice", ids, g.constant(0), g.constant(whole), g.constant(2))
+    x = g.op("ReduceSum", g.rows(table, ids), g.constant(2), keepdims=0)
+    column = whole
+    for split in reads.splits:
+        # Ones where a part has a symbol, times the table: rows one by one would take longer.
+        first, end = reads.firsts[column], column + split.count
+        codes = split.count * split.codes
+        known = np.arange(first, first + codes).reshape(split.count, split.codes)
+        here = g.op("Slice", "input_ids", g.constant(column), g.constant(end), g.constant(2))
+        ones = g.op("Equal", g.op("Unsqueeze", here, g.constant(3)), g.array(known))
+        ones = g.op("Cast", ones, to=g.onnx.TensorProto.FLOAT)
+        ones = g.op("Reshape", ones, g.constant(0, 0, codes))
+        ends = (g.constant(first), g.constant(first + codes), g.constant(0))
+        rows = g.float32(g.op("Slice", g.stored(table), *ends), table)
+        x, column = g.op("Add", x, g.op("MatMul", ones, rows)), end
+    return x
 
 
 def _step(g: Graph) -> bytes:

@@ -43,7 +43,7 @@ class Columns:
 
 
 def summed(table: Tensor, ids: Tensor, columns: Columns, dtype: torch.dtype) -> Tensor:
-    """Sums (batch, T, d) of the embeddings of ids (batch, T, F); that of PAD is 0."""
+    """Sums (batch, T, d) of the embeddings of ids (batch, T, F); [PAD] counts nothing in parts."""
     made: Tensor = _Summed.apply(table, ids, columns, dtype)  # type: ignore[no-untyped-call]
     return made
 

@@ -111,6 +111,12 @@ class Graph:
         self.initialisers[name] = self.onnx.numpy_helper.from_array(np.array(value), name)
         return name
 
+    def array(self, values: NDArray[Any]) -> str:
+        """Any array."""
+        name = f"array {len(self.initialisers)}"
+        self.initialisers[name] = self.onnx.numpy_helper.from_array(values, name)
+        return name
+
     def stored(self, name: str) -> str:
         """A weight as it lies in its file."""
         if name not in self.initialisers:

@@ -16,6 +16,7 @@ from puzlm.fast import POSITION_OFFSET
 from puzlm.settings import Recipe
 from puzlm.tokenizer import PieceTokenizer, is_part, is_residual, read_safetensors
 
+CAREFUL = 0.25  # of what the map says of parts: strips overlap, and all of it at once does harm
 RIDGE = 1e-3  # of the linear map from looks to embeddings, as a share of each dimension's spread
 
 
@@ -118,7 +119,7 @@ def _more_symbols(table: NDArray[Any], old: PieceTokenizer, new: PieceTokenizer)
         step = steps.get(f"strip:{split.depth}")
         for place, where in enumerate(dimensions_of(s, split)):
             if number + place >= known and step is not None:
-                fill(number + place, step[where])
+                fill(number + place, CAREFUL * step[where])
         number += split.count
 
 

@@ -78,6 +78,7 @@ class PieceTokenizer:
     codebooks_: list[Codebook]
     walk_: Array
     rows_: tuple[Array, Array]
+    parts_: list[codebooks.Parts]
 
     # ---- vocabulary -------------------------------------------------------------------------
 
@@ -117,7 +118,9 @@ class PieceTokenizer:
 
     def encode_canonical(self, x: Array) -> Array:
         """Symbols (n, b, symbols a position) of canonical pieces (n, side, side, 3)."""
-        symbols: Array = codebooks.encode(x, self.settings, self._fitted(), self.patches)
+        s, books = self.settings, self._fitted()
+        parts = self.parts_ if hasattr(self, "parts_") else codebooks.parts_of(s, books)
+        symbols: Array = codebooks.encode(x, s, books, self.patches, parts)
         return symbols
 
     def encode(self, pieces: Array) -> Array:
@@ -296,6 +299,7 @@ class PieceTokenizer:
         s = self.settings
         # There already: a list would be copied to the device, and waited for, at every call.
         twin.walk_ = torch.tensor(walk(s.granularity, s.border, s.clockwise), device=device)
+        twin.parts_ = codebooks.parts_of(s, twin.codebooks_)
         firsts, missing = self._rows(np.empty(0))
         twin.rows_ = torch.tensor(firsts, device=device), torch.tensor(missing, device=device)
         return twin

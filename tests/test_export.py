@@ -56,7 +56,10 @@ def make(folder, puzzles, patch, dtype=torch.float32):
     )
     torch.manual_seed(0)
     shape = ModelSettings(
-        **SHAPE, vocabulary=len(tokenizer), max_length=tokenizer.sentence_length(9)
+        **SHAPE,
+        vocabulary=len(tokenizer),
+        max_length=tokenizer.sentence_length(9),
+        symbols=len(tokenizer.settings.whole) if tokenizer.settings.splits else 0,
     )
     model = Seq2Seq(shape)
     with torch.no_grad():
@@ -66,7 +69,7 @@ def make(folder, puzzles, patch, dtype=torch.float32):
     tokenizer.save_pretrained(folder)
     torch.manual_seed(1)
     s = tokenizer.settings
-    SideModel(SideSettings(s.granularity, len(s.terms), s.vocab_size, 8, 16, 12)).save_pretrained(
+    SideModel(SideSettings(s.granularity, len(s.whole), s.vocab_size, 8, 16, 12)).save_pretrained(
         folder
     )
     return folder
@@ -74,9 +77,10 @@ def make(folder, puzzles, patch, dtype=torch.float32):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, puzzles):
-    """Four symbols a position, weights in half precision, graphs beside them."""
+    """Four symbols a position and two splits, half precision weights, graphs beside them."""
     where = tmp_path_factory.mktemp("model")
-    make(where, puzzles, "strip:4+residual+strip:8+strip:12", torch.float16)
+    patch = "strip:4+residual+strip:8+strip:12+split:12:4x5+split:4:2x7"
+    make(where, puzzles, patch, torch.float16)
     return export(where)
 
 
