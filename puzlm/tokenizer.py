@@ -182,10 +182,11 @@ class PieceTokenizer:
 
     def _rows(self, like: Array) -> tuple[Array, Array]:
         """Ids (F,) of the first symbol of each codebook, and those of a missing piece."""
-        if not isinstance(like, np.ndarray):
+        if hasattr(self, "rows_"):
             return self.rows_
         missing = [self.mask_token_id, *[PAD] * (len(self.settings.terms) - 1)]
-        return np.array(self.settings.firsts), np.array(missing)
+        rows = np.array(self.settings.firsts), np.array(missing)
+        return rows if isinstance(like, np.ndarray) else tuple(map(like.new_tensor, rows))
 
     def __call__(
         self, puzzles: Puzzle | Sequence[Puzzle], return_tensors: str = "np"
@@ -300,8 +301,8 @@ class PieceTokenizer:
         # There already: a list would be copied to the device, and waited for, at every call.
         twin.walk_ = torch.tensor(walk(s.granularity, s.border, s.clockwise), device=device)
         twin.parts_ = codebooks.parts_of(s, twin.codebooks_)
-        firsts, missing = self._rows(np.empty(0))
-        twin.rows_ = torch.tensor(firsts, device=device), torch.tensor(missing, device=device)
+        firsts, missing = (torch.as_tensor(row).to(device) for row in self._rows(np.empty(0)))
+        twin.rows_ = firsts, missing
         return twin
 
     def with_symbols(
