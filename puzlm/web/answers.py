@@ -175,6 +175,8 @@ class Reading(BaseModel):
     picture: str
     granularity: int
     layers: list[str]
+    parts: int = 0
+    """Further symbols a strip, parts of splits, which are not shown."""
     walk: list[list[int]]
     """(side, place) of every symbol of the super-token, in reading order."""
     sides: list[Side]

@@ -94,7 +94,7 @@ SOLVE_FIELDS = {
     "solver": f"One of {', '.join(SOLVERS)}.",
     "decode": f"For seq2seq: one of {', '.join(METHODS)}.",
     "given": 'Fixed placements as JSON {"piece": cell}.',
-    "symbols": "1: also give the super-token of every piece.",
+    "symbols": "1: also give the super-token of every piece, without the parts of splits.",
 }
 GIF_FIELDS = {
     "grid": "3 or 3x4.",
@@ -157,7 +157,7 @@ def create_app(
         return await anyio.to_thread.run_sync(done, limiter=app.state.decoders)
 
     def shown(puzzle: Puzzle) -> a.Pieces:
-        symbols = tokenizer.encode(puzzle.pieces)
+        symbols = glass.symbols(puzzle.pieces)
         names = puzzle.names or tuple(f"piece {i}" for i in range(len(puzzle.pieces)))
         return a.Pieces(
             grid=list(puzzle.grid),
@@ -283,7 +283,7 @@ def create_app(
         solution = await answered(request, answer, limits.solve_s)
         symbols = None  # reading the pieces once more takes a tenth of solving them
         if intake.whole(form, "symbols", 0, 1):
-            symbols = (await in_thread(tokenizer.encode, puzzle.pieces)).tolist()
+            symbols = (await in_thread(glass.symbols, puzzle.pieces)).tolist()
         return a.Solved(
             positions=solution.positions.tolist(),
             order=[int(i) for i in solution.order],

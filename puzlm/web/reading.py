@@ -41,7 +41,7 @@ class Glass:
         self.B = s.granularity
         if not s.border or self.B < 2:
             raise ValueError("the page needs a model that reads borders, granularity 2 or more")
-        self.layers = list(s.terms)
+        self.layers = list(s.whole)  # parts of splits are too many to look at
         self.index = self._side_index()
         self._closeness = lru_cache(1024)(self._ranks)
 
@@ -52,14 +52,18 @@ class Glass:
         index: list[list[int]] = side_symbols(numbered, self.tokenizer)[..., 0].tolist()
         return index
 
+    def symbols(self, pieces: Pixels) -> Ints:
+        """Super-tokens (n, b, F) of pieces, as far as they are shown."""
+        return np.asarray(self.tokenizer.encode(pieces)[..., : len(self.layers)])
+
     def check(self, symbols: list[list[list[int]]]) -> Ints:
         """Super-tokens as an array (n, b, F), or a clear refusal."""
         s = self.tokenizer.settings
-        shape = (len(symbols), s.border_length, len(self.layers))
+        shape, sizes = (len(symbols), s.border_length, len(self.layers)), s.sizes[: len(s.whole)]
         good = all(
             len(token) == shape[1]
             and all(
-                len(at) == shape[2] and all(0 <= v < k for v, k in zip(at, s.sizes, strict=True))
+                len(at) == shape[2] and all(0 <= v < k for v, k in zip(at, sizes, strict=True))
                 for at in token
             )
             for token in symbols
@@ -69,7 +73,7 @@ class Glass:
                 422,
                 "bad_symbols",
                 f"Each super-token must be {shape[1]} positions of {shape[2]} symbols, each from "
-                f"0 and below {', '.join(map(str, s.sizes))}.",
+                f"0 and below {', '.join(map(str, sizes))}.",
             )
         return np.array(symbols, np.int64)
 
@@ -85,16 +89,16 @@ class Glass:
         along = s.side
         if not s.strips:
             return self._square_strips(token)
-        deepest = max(int(t.split(":")[1]) for t in s.terms if not is_residual(t))
+        deepest = max(int(t.split(":")[1]) for t in s.whole if not is_residual(t))
         out = np.zeros((4, along, deepest, 3), np.float32)
         layers: list[tuple[bool, int, Floats]] = []
-        for number, term in enumerate(s.terms):
+        for number, term in enumerate(s.whole):
             if is_residual(term):
                 continue
             book, chosen = books[number], token[:, number]
             code = book.centroids[chosen]
             follow = number + 1
-            while follow < len(s.terms) and is_residual(s.terms[follow]):
+            while follow < len(s.whole) and is_residual(s.whole[follow]):
                 code = code + books[follow].vectors()[token[:, follow]]
                 follow += 1
             vectors = code if book.components is None else code @ book.components
@@ -211,6 +215,7 @@ class Glass:
             picture=data_url(self.picture(tokens[piece])),
             granularity=self.B,
             layers=self.layers,
+            parts=len(self.tokenizer.settings.terms) - len(self.layers),
             walk=self._walk(),
             sides=sides,
             candidates=len(tokens) - 1,

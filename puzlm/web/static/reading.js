@@ -176,7 +176,8 @@ export class ReadingPanel {
     return make("details", { className: "sentence" },
       make("summary", {}, "The whole super-token"),
       make("p", { className: "hint" }, "This is all that is passed on: "
-        + `${reading.layers.length} symbols a strip.`),
+        + `${reading.layers.length} symbols a strip`
+        + (reading.parts ? `, and ${reading.parts} finer ones for what these leave over.` : ".")),
       make("code", {}, reading.text));
   }
 }
