@@ -106,16 +106,17 @@ if importlib.util.find_spec("triton") is not None:
         tl.store(line + 2 * d, tl.sum(dv, 0) + tl.sum(dv_last, 0))
 
 
-WAYS = {"attend": (64, 4), "attend_backward": (32, 4)}
-"""Rows of queries a pass, and warps: the fastest of four each, for 144 tokens and heads of 64
-(docs/runs/vision-attention.txt)."""
+WAYS = {16: {"attend": (64, 4), "attend_backward": (32, 4)},
+        32: {"attend": (32, 4), "attend_backward": (32, 4)}}  # fmt: skip
+"""Rows of queries a pass, and warps, by the tail: the fastest of three or four each, for heads of
+64 (docs/runs/vision-attention.txt, docs/runs/speed-words.json)."""
 
 
 def launch(name, tensors, scale, length, heads, size):
     """Run one of the two kernels, on the tensors that its twin in kernels.py takes."""
     kernel = _attend_kernel if name == "attend" else _attend_backward_kernel
-    rows, warps = WAYS[name]
     tail = next(t for t in TAILS if length <= BLOCK + t)
+    rows, warps = WAYS[tail][name]
     kernel[(tensors[0].shape[0] * heads,)](
         *tensors, scale, LENGTH=length, HEADS=heads, SIZE=size, BLOCK=BLOCK, TAIL=tail, ROWS=rows,
         num_warps=warps, num_stages=1,

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from puzlm.errors import PuzlmError
 from puzlm.images import write_bytes
-from puzlm.muon import Muon
 from puzlm.settings import TrainSettings
 
 Batch = dict[str, Tensor]
@@ -54,9 +53,9 @@ def loop(
     """
     began = time.monotonic() if began is None else began
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    graph = graph and "cuda" in device and world == 1
-    optimiser = optimiser_of(objective, t, device, graph)
     weights = [p for p in objective.parameters() if p.requires_grad]
+    graph = graph and "cuda" in device and world == 1
+    optimiser = optimiser_of(weights, t, device, graph)
     average = [p.detach().clone() for p in weights] if t.average else None
     step = _resume(folder / "checkpoint.safetensors", objective, optimiser, average)
     log = folder / "metrics.jsonl"
@@ -170,23 +169,18 @@ def learning_rate(step: int, peak: float, warmup: int, steps: int) -> float:
 
 
 def optimiser_of(
-    objective: nn.Module, t: TrainSettings, device: str, graph: bool
-) -> torch.optim.Optimizer:
-    """AdamW or Muon; the rate of a step that will be recorded is a tensor, changed in place."""
+    weights: list[nn.Parameter], t: TrainSettings, device: str, graph: bool
+) -> torch.optim.AdamW:
+    """AdamW; the rate of a step that will be recorded is a tensor, to be changed in place."""
     rate: Any = torch.tensor(t.lr, device=device) if graph else t.lr
-    same: dict[str, Any] = {
-        "lr": rate,
-        "betas": (0.9, 0.98),
-        "weight_decay": t.weight_decay,
-        "fused": "cuda" in device,
-        "capturable": graph,
-    }
-    named = [(name, p) for name, p in objective.named_parameters() if p.requires_grad]
-    if t.optimiser == "adamw":
-        return torch.optim.AdamW([p for _, p in named], **same)
-    inner = [p.ndim == 2 and bool({"layers", "blocks"} & {*name.split(".")}) for name, p in named]
-    matrices = [p for (_, p), inside in zip(named, inner, strict=True) if inside]
-    return Muon(matrices, [p for (_, p), i in zip(named, inner, strict=True) if not i], **same)
+    return torch.optim.AdamW(
+        weights,
+        lr=rate,
+        betas=(0.9, 0.98),
+        weight_decay=t.weight_decay,
+        fused="cuda" in device,
+        capturable=graph,
+    )
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
@@ -229,6 +223,7 @@ def recorded(
         for weight, old in zip(weights, before, strict=True):
             for name, now in optimiser.state.get(weight, {}).items():
                 now.copy_(old.get(name, torch.zeros_like(now)))
+    torch.cuda.empty_cache()  # the record needs as much again as the rounds, and may free nothing
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = learn(fixed)

@@ -62,8 +62,6 @@ class TrainSettings:
     """Puzzles a step, over all processes together."""
     lr: float = 5e-4
     warmup: int = 500
-    optimiser: str = "adamw"
-    """'adamw', or 'muon' for the matrices of the layers (muon.py) and AdamW for the rest."""
     weight_decay: float = 0.01
     clip: float = 1.0
     heads: float = 0.5
@@ -93,8 +91,6 @@ class TrainSettings:
         for name in ("lr", "clip"):
             if not 0 < getattr(self, name) < math.inf:
                 raise SettingsError(f"train.{name} {getattr(self, name)}: must be above 0")
-        if self.optimiser not in ("adamw", "muon"):
-            raise SettingsError(f"train.optimiser '{self.optimiser}': 'adamw' or 'muon'")
         if not 0 <= self.average < 1:
             raise SettingsError(f"train.average {self.average}: must be from 0 to below 1")
         if not all(0 <= gap < math.inf for gap in self.eval_gaps):

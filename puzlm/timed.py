@@ -91,7 +91,7 @@ class Step:
         self.objective, self.draws, self.t, self.device = objective, draws, recipe.train, device
         self.weights = [p for p in objective.parameters() if p.requires_grad]
         cuda = "cuda" in device
-        self.optimiser = optimiser_of(self.objective, self.t, device, cuda)
+        self.optimiser = optimiser_of(self.weights, self.t, device, cuda)
         self.half = torch.autocast("cuda", torch.bfloat16, enabled=cuda and objective.fast is None)
         self.facts = torch.zeros(3)
         self.recorded = False
