@@ -43,6 +43,7 @@ JUDGED_BY = (
     dict.fromkeys(
         (
             "auto",
+            "auto again",
             "auto looks",
             "auto neighbours",
             "auto vision",

@@ -81,10 +81,10 @@ MAIN = [
 COLUMNS = {
     "paper": "the paper's recipe",
     "seq2seq": "seq2seq",
+    "symbols": "symbols",
     "auto": "auto",
     "classic": "pixels alone (classic)",
     "bigram": "side model alone",
-    "vision-pairs": "pixel sides alone",
     "vision": "pixel transformer",
 }
 SOLVERS = [

@@ -72,6 +72,8 @@ def kind(solver: str, cells: int) -> str:
     ('auto vision', 'auto neighbours')
     >>> kind("auto (vision + edges + pixels, 6 looks)", 9), kind("auto (vision neighbours)", 432)
     ('auto looks', 'auto windows large')
+    >>> kind("auto (seq2seq puzlm-3x3 + vision + edges + pixels, 6 looks)", 9)
+    'auto again'
     """
     from puzlm.assembly import SMALL_GRID  # beyond, raw confidences are shares of sides that fit
     from puzlm.board import BEAM_GRID
@@ -85,7 +87,7 @@ def kind(solver: str, cells: int) -> str:
     if name == "auto" and how.endswith("clear)"):
         name += " clear"
     elif name == "auto" and how.endswith("looks)"):
-        name += " looks"
+        name += " again" if "seq2seq" in how else " looks"
     elif name == "auto" and "vision" in how:
         if "seq2seq" not in how:  # who knew cells: the ViT, or no model
             name += " neighbours" if "vision neighbours" in how else " vision"

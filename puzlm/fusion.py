@@ -15,6 +15,7 @@ import numpy as np
 
 from puzlm.board import BEAM_GRID
 from puzlm.evidence import (
+    AGAIN,
     BESIDE,
     FUSION,
     WAVES,
@@ -195,6 +196,8 @@ def _weights(solver: Solver, evidence: Evidence) -> dict[str, float]:
     if solver.solver != "auto":
         return dict.fromkeys(USES[solver.solver], 1.0) | {"temperature": 1.0}
     chosen = FUSION if evidence.vision is None else {**FUSION, **WITH_VISION}
+    if evidence.doubtful:
+        chosen = {**chosen, "seq2seq": AGAIN}
     return {**chosen, **solver.card.get("fusion", {})} if solver.box is None else dict(chosen)
 
 

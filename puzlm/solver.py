@@ -37,7 +37,7 @@ from puzlm.box import (
 )
 from puzlm.decoding import METHODS, WIDTH, Reader, by_slot, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
-from puzlm.evidence import Evidence, Read, Seen, by_piece, gather, in_doubt
+from puzlm.evidence import READ_AGAIN, Evidence, Read, Seen, by_piece, gather, in_doubt
 from puzlm.fusion import fused, sure_by_sides
 from puzlm.images import Pixels
 from puzlm.puzzle import Grid, Positions, Puzzle
@@ -285,7 +285,7 @@ class Solver:
         gathered: list[Evidence],
         found: list[Solution],
     ) -> list[Solution]:
-        """Look again at puzzles whose answer is in doubt: more views, and another search."""
+        """Look again at puzzles whose answer is in doubt, and read them; then search anew."""
         for first, evidence in zip(found, gathered, strict=True):
             if in_doubt(first, evidence):
                 evidence.doubtful, evidence.seconds = True, first.seconds
@@ -296,6 +296,14 @@ class Solver:
             lambda _, evidence: evidence.doubtful,
             lambda some, k: look_again(self._look, some, [gathered[i].vision for i in k]),
             VIEWED,
+        )
+        gather(
+            puzzles,
+            gathered,
+            "seq2seq",
+            lambda puzzle, evidence: evidence.doubtful and self._reads_again(puzzle),
+            lambda some, k: self._read(some, [fixed[i] for i in k], again=True),
+            BATCH[self._method],
         )
         return [
             self._answer(puzzle, given, evidence) if evidence.doubtful else first
@@ -322,10 +330,14 @@ class Solver:
         return self.box.language(grid) if self.box else None
 
     def _reads(self, puzzle: Puzzle, evidence: Evidence) -> bool:
-        """Whether a language model is asked; beside a ViT it adds nothing if colours are clean."""
+        """Whether a language model is asked at first; beside a ViT only if colours bled."""
         if self.solver == "auto" and evidence.vision is not None and not evidence.bled:
             return False
         return self._language(puzzle) is not None
+
+    def _reads_again(self, puzzle: Puzzle) -> bool:
+        """Whether a language model is asked of a puzzle that leaves a ViT in doubt."""
+        return grid_name(puzzle.grid) in READ_AGAIN and self._language(puzzle) is not None
 
     def _sees(self, puzzle: Puzzle) -> Any:
         """The ViT, if it can tell of such a puzzle: its cells, or for `auto` its neighbours."""
@@ -367,13 +379,15 @@ class Solver:
         own = self.card.get("grids", [])
         return sorted({*own, *(self.box.grids() if self.box else ())})
 
-    def _read(self, puzzles: list[Puzzle], given: list[dict[int, int]]) -> list[Read]:
+    def _read(
+        self, puzzles: list[Puzzle], given: list[dict[int, int]], again: bool = False
+    ) -> list[Read]:
         """Run the encoder-decoder over puzzles with one number of cells and of pieces."""
         language = self._language(puzzles[0])
         assert language is not None
         tokenizer, reader, card = language
         name = f", {card['name']}" if self.box is not None and "name" in card else ""
-        if self.solver == "symbols":
+        if self.solver == "symbols" or again:
             seen = read_views(reader, tokenizer, puzzles, width=WIDTH, given=given)
             straight = np.arange(len(puzzles[0].pieces))
             return [by_piece(seen, straight, row, name) for row in range(len(puzzles))]
