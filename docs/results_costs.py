@@ -20,7 +20,9 @@ WAYS = {
     "views-8": "eight views",
     "fusion": "beam marginals and pixels",
 }
-LOGS = {"puzlm-3x3": ["photos-3x3", "more-3x3"]}  # logs of a model that are not named like it
+LOGS = {  # of a model that are not named like it
+    "puzlm-3x3": ["photos-3x3", "more-3x3", "split-3x3", "split-more"]
+}
 BATCH = 1024  # puzzles a step of both recipes
 RECIPES = {"paper": "the paper's recipe", "photos-3x3": "ours"}  # their logs, in [equal time]
 

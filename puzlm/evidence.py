@@ -43,8 +43,8 @@ WITH_VISION = {
 # After one look, an answer with a piece less sure than this (before calibration) is in doubt, and
 # the ViT looks again: docs/runs/looks-val.txt.
 SURE = 0.8
-# Then language models of these grids, which know as much as the ViT, read those views, too, and count
-# so much: docs/runs/again-val.txt. That of 5x5 knows less and is not asked.
+# Then language models of these grids, which know as much as the ViT, read those views, too, and
+# count so much: docs/runs/again-val.txt. That of 5x5 knows less and is not asked.
 AGAIN, READ_AGAIN = 6.0, ("3x3",)
 WAVES = 0.5  # the ViT's cells on a grid without an output of its own: docs/runs/waves-val.txt
 # Where the pixels' own answer agrees with itself this much, borders really touch: then they know.

@@ -27,6 +27,8 @@ PINK, SKY, BLACK, GREY = "#CC79A7", "#56B4E9", "#000000", "#777777"
 STYLES: dict[str, Style] = {  # thing: colour, dash, marker
     "photos-3x3": {"color": BLUE, "linestyle": "-", "marker": "o"},
     "more-3x3": {"color": "#1B2A6B", "linestyle": (0, (4, 1, 1, 1)), "marker": "p"},
+    "split-3x3": {"color": "#7A0177", "linestyle": (0, (5, 2)), "marker": "<"},
+    "split-more": {"color": "#C51B8A", "linestyle": (0, (1, 1)), "marker": ">"},
     "art-3x3": {"color": RED, "linestyle": "--", "marker": "s"},
     "art-5x5": {"color": GREEN, "linestyle": "-.", "marker": "^"},
     "English": {"color": BLACK, "linestyle": ":", "marker": "D"},

@@ -28,7 +28,8 @@ ANSWERS = {
     "vision-pairs": ("vision-pairs", (4, 4)),
     "pairs large": ("auto (edges + pixels)", (10, 10)),
     "auto vision": ("auto (vision + edges + pixels)", (4, 4)),
-    "auto looks": ("auto (vision + edges + pixels, 6 looks)", (3, 3)),
+    "auto looks": ("auto (vision + edges + pixels, 6 looks)", (4, 4)),
+    "auto again": ("auto (seq2seq puzlm-3x3 + vision + edges + pixels, 6 looks)", (3, 3)),
     "auto neighbours": ("auto (vision neighbours + edges + pixels)", (2, 9)),
     "auto neighbours large": ("auto (vision neighbours + edges + pixels + frame)", (10, 10)),
     "auto windows large": ("auto (vision neighbours + edges + pixels + frame)", (12, 16)),
@@ -207,7 +208,7 @@ def test_numbers_hold_only_known_features():
 def test_numbers_are_those_of_the_fits_on_record():
     files = [
         DOCS / "runs" / f"calibration-{name}.json"
-        for name in ("val", "framed", "neighbours", "worn", "looks", "views", "windows")
+        for name in ("val", "framed", "neighbours", "worn", "looks", "windows", "split")
     ]
     fits = [json.loads(file.read_text()) for file in files]
     kinds = {name: found["numbers"] for fit in fits for name, found in fit["kinds"].items()}
