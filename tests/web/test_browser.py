@@ -197,14 +197,14 @@ def test_keyboard_alone(open_page):
 
 def test_unplaced_pieces_are_reached_and_placed_with_keys(open_page):
     """Greedy decoding may give a cell twice: who comes second lies in the tray."""
-    page = open_page("#sample=mandala&grid=3x3&gap=0.5&seed=0")
+    page = open_page("#sample=poster&grid=5x5&gap=0.5&seed=0")
     page.locator("details.more summary").click()
     page.select_option("#solver", "seq2seq")
     page.select_option("#decode", "greedy")
     solve(page)
     left = page.locator("#tray .piece").count()
     assert left > 0
-    assert page.locator("#board .piece").count() == 9 - left
+    assert page.locator("#board .piece").count() == 25 - left
     page.locator("#solve").focus()
     for _ in range(12):
         page.keyboard.press("Tab")
@@ -215,7 +215,7 @@ def test_unplaced_pieces_are_reached_and_placed_with_keys(open_page):
     expect(page.locator("#tray .piece")).to_have_count(left - 1)
     label = page.evaluate("document.activeElement.getAttribute('aria-label')")
     assert re.search(r"row \d, column \d", label) and "picked up" not in label
-    assert page.locator("#board .piece").count() == 10 - left
+    assert page.locator("#board .piece").count() == 26 - left
 
 
 def test_downloads_and_link(open_page, server):

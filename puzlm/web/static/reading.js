@@ -76,7 +76,8 @@ export class ReadingPanel {
     return make("div", { className: "look" },
       figure(facts.picture, `Piece ${reading.piece + 1}, as you see it`, "seen"),
       make("span", { className: "to", "aria-hidden": "true" }, "→"),
-      figure(reading.picture, "as the machine reads it", "read"));
+      figure(reading.picture, reading.parts ? `its first ${reading.layers.length} of ${reading.layers.length + reading.parts} symbols`
+        : "as the machine reads it", "read"));
   }
 
   // The super-token laid out around the piece, in reading order.
