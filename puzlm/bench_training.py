@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from puzlm.corpus import Album
-from puzlm.loop import Batch, recorded
+from puzlm.loop import Ahead, Batch, Recorded
 from puzlm.objective import Objective
 from puzlm.settings import Recipe
 from puzlm.starts import build_model
@@ -112,7 +112,8 @@ class Rig:
         whole = fast and not tricks.blocks
         self.run: Any = torch.compile(self.objective, dynamic=False) if whole else self.objective
         self.autocast = torch.autocast("cuda", torch.bfloat16, enabled=cuda and not fast)
-        self._replay: Callable[[Batch], Tensor] | None = None
+        self._replay: Recorded | None = None
+        self._ahead: Ahead | None = None
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Loss, and the facts of the log."""
@@ -135,12 +136,17 @@ class Rig:
     def step(self, number: int) -> Tensor:
         """Draw, copy and do one step."""
         with torch.no_grad():
-            batch = self.pages.batch(number)
+            batch = self._ahead.take(number) if self._ahead else self.pages.batch(number)
         if not (self.tricks.graph and "cuda" in self.device):
             return self.learn(batch)
         if self._replay is None:
-            self._replay = recorded(self.learn, batch, self.weights, self.optimiser)
-        return self._replay(batch)
+            self._replay = Recorded(self.learn, batch, self.weights, self.optimiser)
+            if self.tricks.ahead:
+                self._ahead = Ahead(self.pages.batch)
+        facts = self._replay(batch)
+        if self._ahead:
+            self._ahead.begin(number + 1, self._replay)
+        return facts
 
 
 @dataclass(frozen=True)

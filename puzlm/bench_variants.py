@@ -65,9 +65,15 @@ def _variants() -> dict[str, Variant]:
             {"padded": True, "gathered": True},
         ),
         ("batch", "2,048 puzzles a step", {}),
-        ("fp8", "feed-forward and qkv in 8 bits", {"fp8": "fc"}),
+        ("fp8", "the encoder's products in 8 bits, kernels between them", {"fp8": True}),
+        (
+            "ahead",
+            "the next batch cut and tokenised beside the step; 4,096 a step",
+            {"ahead": True},
+        ),
     ):
-        t, batch = replace(t, **more), 2048 if name == "batch" else batch
+        batch = {"batch": 2048, "ahead": 4096}.get(name, batch)
+        t = replace(t, **more)
         found[name] = Variant(change, t, batch)
     return found
 
@@ -80,9 +86,6 @@ EXTRA = {
         "as batch, the library's GELU fused by the compiler",
         replace(VARIANTS["batch"].tricks, gelu="library"),
         2048,
-    ),
-    "fp8-all": Variant(
-        "every encoder product in 8 bits", replace(VARIANTS["fp8"].tricks, fp8="all"), 2048
     ),
 }
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from puzlm import kernels
+from puzlm import fast8, kernels
 from puzlm.fast_words import Columns, summed
 from puzlm.tokenizer import PAD
 from puzlm.tricks import PLAIN, Tricks
@@ -46,8 +46,11 @@ def bart(
     wrap = compiled if tricks.blocks else _as_it_is
     start, layer, last = wrap(_start), wrap(_encoder_layer), wrap(_decoder_layer)
     states = start(table, inputs, *_weights(net.model.encoder, ENDS), dtype, columns)
-    for block in net.model.encoder.layers:
-        states = layer(states, _named(block), heads, tricks)
+    if tricks.fp8 and fast8.suits(net, inputs.shape):
+        states = fast8.encode(states, net.model.encoder.layers, heads)
+    else:
+        for block in net.model.encoder.layers:
+            states = layer(states, _named(block), heads, tricks)
     y = start(table, decoder_inputs, *_weights(net.model.decoder, ENDS), dtype)
     layers = net.model.decoder.layers
     read: tuple[Tensor, ...] = (states,) * (len(layers) + 1)
@@ -111,9 +114,7 @@ def _norm(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"])
 
 
-def _linear(w: dict[str, Tensor], name: str, x: Tensor, fp8: bool = False) -> Tensor:
-    if fp8:
-        return _linear8(x, w[f"{name}.weight"], w[f"{name}.bias"])
+def _linear(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
     return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
 
 
@@ -122,19 +123,13 @@ def _self_attention(
 ) -> Tensor:
     weight = torch.cat([w[f"{name}.{p}_proj.weight"] for p in "qkv"])
     bias = torch.cat([w[f"{name}.{p}_proj.bias"] for p in "qkv"])
-    everything = encoder and tricks.fp8 == "all"
     if tricks.attention != "library" and kernels.suits(
         x.shape[1], x.shape[2] // heads, not encoder
     ):
-        ways = (encoder and tricks.fp8 != "", everything)
-        mixed: Tensor = _Attention.apply(x, weight, bias, heads, not encoder, *ways)  # type: ignore[no-untyped-call]
-        return _linear(w, f"{name}.out_proj", mixed, everything)
-    if encoder and tricks.fp8:
-        qkv = _linear8(x, weight, bias, backward=everything)
+        mixed: Tensor = _Attention.apply(x, weight, bias, heads, not encoder)  # type: ignore[no-untyped-call]
     else:
-        qkv = F.linear(x, weight, bias)
-    mixed = mix(qkv, heads, not encoder)
-    return _linear(w, f"{name}.out_proj", mixed, everything)
+        mixed = mix(F.linear(x, weight, bias), heads, not encoder)
+    return _linear(w, f"{name}.out_proj", mixed)
 
 
 def attended(x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> Tensor:
@@ -144,7 +139,7 @@ def attended(x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> Tensor:
     """
     if not kernels.suits(x.shape[1], x.shape[2] // heads):
         return mix(F.linear(x, weight, bias), heads, False)
-    mixed: Tensor = _Attention.apply(x, weight, bias, heads, False, False, False)  # type: ignore[no-untyped-call]
+    mixed: Tensor = _Attention.apply(x, weight, bias, heads, False)  # type: ignore[no-untyped-call]
     return mixed
 
 
@@ -178,22 +173,21 @@ def _cross_attention(
     return _linear(w, f"{name}.out_proj", mixed + w[f"{name}.v_proj.bias"])
 
 
-def _feed_forward(w: dict[str, Tensor], x: Tensor, tricks: Tricks, encoder: bool) -> Tensor:
-    fp8 = encoder and tricks.fp8 != ""
+def _feed_forward(w: dict[str, Tensor], x: Tensor, tricks: Tricks) -> Tensor:
     width = len(w["fc1.bias"])
     if tricks.gelu == "kernel" and width & (width - 1) == 0:
         layers = [w[f"{layer}.{kind}"] for layer in ("fc1", "fc2") for kind in ("weight", "bias")]
-        flat: Tensor = _FeedForward.apply(x.flatten(0, 1), *layers, fp8)  # type: ignore[no-untyped-call]
+        flat: Tensor = _FeedForward.apply(x.flatten(0, 1), *layers)  # type: ignore[no-untyped-call]
         return _norm(w, "final_layer_norm", x + flat.view(x.shape))
-    inner = _linear(w, "fc1", x, fp8)
+    inner = _linear(w, "fc1", x)
     inner = F.gelu(inner) if tricks.gelu == "library" else _Gelu.apply(inner)  # type: ignore[no-untyped-call]
-    return _norm(w, "final_layer_norm", x + _linear(w, "fc2", inner, fp8))
+    return _norm(w, "final_layer_norm", x + _linear(w, "fc2", inner))
 
 
 def _encoder_layer(x: Tensor, weights: dict[str, Tensor], heads: int, tricks: Tricks) -> Tensor:
     w = {name: weight.to(x.dtype) for name, weight in weights.items()}
     x = x + _self_attention(w, "self_attn", x, heads, tricks, True)
-    return _feed_forward(w, _norm(w, "self_attn_layer_norm", x), tricks, True)
+    return _feed_forward(w, _norm(w, "self_attn_layer_norm", x), tricks)
 
 
 def _decoder_layer(
@@ -203,7 +197,7 @@ def _decoder_layer(
     y = y + _self_attention(w, "self_attn", y, heads, tricks, False)
     y = _norm(w, "self_attn_layer_norm", y)
     y = y + _cross_attention(w, "encoder_attn", y, states, heads, tricks)
-    return _feed_forward(w, _norm(w, "encoder_attn_layer_norm", y), tricks, False)
+    return _feed_forward(w, _norm(w, "encoder_attn_layer_norm", y), tricks)
 
 
 # ---- the parts of the tricks ------------------------------------------------------------------
@@ -270,112 +264,42 @@ class _Gelu(torch.autograd.Function):
         return changed.to(grad.dtype)
 
 
-class _Linear8(torch.autograd.Function):
-    """x W' + b with both factors in 8 bits, each row by its own largest entry.
-
-    A row's scale stands outside the sum in the forward pass and in the gradient of x. In the
-    gradient of W the sum runs over the rows, so that one stays in 16 bits.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, backward: bool) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.backward8 = backward
-        return product(x, weight, bias, True)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        x, weight = ctx.saved_tensors
-        dx = product(grad, weight.t(), None, ctx.backward8)
-        return dx, grad.t() @ x, grad.sum(0), None
-
-
-def _linear8(x: Tensor, weight: Tensor, bias: Tensor, backward: bool = True) -> Tensor:
-    flat: Tensor = _Linear8.apply(x.flatten(0, 1), weight, bias, backward)  # type: ignore[no-untyped-call]
-    return flat.view(*x.shape[:2], -1)
-
-
 class _Attention(torch.autograd.Function):
     """Self-attention before its output layer; the kernel also sums up the bias's gradient."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        heads: int,
-        causal: bool,
-        fp8: bool,
-        backward8: bool,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, heads: int, causal: bool
     ) -> Tensor:
-        qkv = product(x.flatten(0, 1), weight, bias, fp8).view(*x.shape[:2], -1)
+        qkv = F.linear(x, weight, bias)
         mixed: Tensor
         mixed, logs = kernels.attend(qkv, heads, causal)
         ctx.save_for_backward(x, weight, qkv, mixed, logs)
-        ctx.ways = (heads, causal, backward8)
+        ctx.ways = (heads, causal)
         return mixed
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, qkv, mixed, logs = ctx.saved_tensors
-        heads, causal, backward8 = ctx.ways
-        dqkv, sums = kernels.attend_backward(qkv, mixed, logs, grad, heads, causal)
+        dqkv, sums = kernels.attend_backward(qkv, mixed, logs, grad, *ctx.ways)
         flat = dqkv.flatten(0, 1)
-        dx = product(flat, weight.t(), None, backward8).view(x.shape)
-        db = sums.sum(0).to(grad.dtype)
-        return dx, flat.t() @ x.flatten(0, 1), db, None, None, None, None
+        dx = (flat @ weight).view(x.shape)
+        return dx, flat.t() @ x.flatten(0, 1), sums.sum(0).to(grad.dtype), None, None
 
 
 class _FeedForward(torch.autograd.Function):
-    """fc2(GELU(fc1(x))), with the kernels of the GELU: they also round and sum up for others."""
+    """fc2(GELU(fc1(x))), with the kernels of the GELU: they also sum up for others."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, fp8: bool
-    ) -> Tensor:
-        ctx.fp8 = fp8
-        h = product(x, w1, b1, fp8)
-        g, small, scales = kernels.gelu(h, fp8)
+    def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+        h = F.linear(x, w1, b1)
+        g = kernels.gelu(h)
         ctx.save_for_backward(x, h, g, w1, w2)
-        return _scaled(small, scales, w2, b2, x.dtype) if fp8 else product(g, w2, b2, False)
+        return F.linear(g, w2, b2)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, h, g, w1, w2 = ctx.saved_tensors
-        dg = product(grad, w2.t(), None, ctx.fp8)
-        dh, sums, small, scales = kernels.gelu_backward(dg, h, ctx.fp8)
-        if ctx.fp8:
-            dx = _scaled(small, scales, w1.t(), None, x.dtype)
-        else:
-            dx = product(dh, w1.t(), None, False)
+        dh, sums = kernels.gelu_backward(grad @ w2, h)
         db1 = sums.sum(0).to(grad.dtype)
-        return dx, dh.t() @ x, db1, grad.t() @ g, grad.sum(0), None
-
-
-def product(a: Tensor, b: Tensor, bias: Tensor | None, fp8: bool) -> Tensor:
-    """a (n, d) times b' (d, m) plus bias; in 8 bits everything must divide by 16 on a GPU."""
-    if not fp8:
-        return F.linear(a, b, bias)
-    small, scales = kernels.rows8(a)
-    return _scaled(small, scales, b, bias, a.dtype)
-
-
-def _scaled(
-    small: Tensor, scales: Tensor, b: Tensor, bias: Tensor | None, dtype: torch.dtype
-) -> Tensor:
-    """The same with a rounded already."""
-    small_b, scales_b = kernels.rows8(b)
-    if small.is_cuda:
-        product: Tensor = torch._scaled_mm(
-            small,
-            small_b.t(),
-            scale_a=scales,
-            scale_b=scales_b.t(),
-            bias=bias,
-            out_dtype=dtype,
-            use_fast_accum=True,
-        )
-        return product
-    wide: Tensor = (small.float() @ small_b.float().t()) * scales * scales_b.t()
-    return (wide if bias is None else wide + bias.float()).to(dtype)
+        return dh @ w1, dh.t() @ x, db1, grad.t() @ g, grad.sum(0)

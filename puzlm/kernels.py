@@ -8,8 +8,8 @@ of each query's sum behind. With it, and with the mixed values, which are kept f
 anyway, the backward pass needs neither the largest score nor sums over the keys, for which the
 warps of a program would wait for each other three times a pass.
 
-GELU: what the next product reads, in 16 and in 8 bits, and the gradient of the bias before it, in
-one pass. Other kernels are in kernels_*.py.
+GELU: its backward pass also sums up the gradient of the bias before it. Other kernels are in
+kernels_*.py.
 
 Annotations are not postponed: Triton reads them.
 """
@@ -23,8 +23,6 @@ from puzlm import kernels_tail
 
 LONGEST = kernels_tail.LONGEST  # tokens whose keys one program can hold
 LOG2E = 1.4426950408889634  # the kernels take powers of 2
-FP8 = torch.float8_e4m3fn
-LARGEST = 448.0  # that it can hold
 
 if importlib.util.find_spec("triton") is not None:
     import triton
@@ -127,29 +125,16 @@ if importlib.util.find_spec("triton") is not None:
         return tl.where(x < 0, tail, 1.0 - tail), bell
 
     @triton.jit
-    def _round8(wide, at, row, small, scales):
-        """Write a row in 8 bits, by its largest entry, and its scale."""
-        scale = tl.maximum(tl.max(tl.abs(wide), 0), 1e-12) / 448.0
-        tl.store(scales + row, scale)
-        near = tl.minimum(tl.maximum(wide / scale, -448.0), 448.0)
-        tl.store(small + at, near.to(small.dtype.element_ty))
-
-    @triton.jit
-    def _gelu_kernel(h, g, small, scales, rows, WIDTH: tl.constexpr, FP8: tl.constexpr):
+    def _gelu_kernel(h, g, rows, WIDTH: tl.constexpr):
         columns = tl.arange(0, WIDTH)
         for row in range(tl.program_id(0), rows, tl.num_programs(0)):
             at = row * WIDTH + columns
             x = tl.load(h + at).to(tl.float32)
             below, bell = _below(x)
-            y = (x * below).to(g.dtype.element_ty)
-            tl.store(g + at, y)
-            if FP8:
-                _round8(y.to(tl.float32), at, row, small, scales)
+            tl.store(g + at, (x * below).to(g.dtype.element_ty))
 
     @triton.jit
-    def _gelu_backward_kernel(
-        grad, h, out, sums, small, scales, rows, WIDTH: tl.constexpr, FP8: tl.constexpr
-    ):
+    def _gelu_backward_kernel(grad, h, out, sums, rows, WIDTH: tl.constexpr):
         columns = tl.arange(0, WIDTH)
         total = tl.zeros([WIDTH], tl.float32)
         for row in range(tl.program_id(0), rows, tl.num_programs(0)):
@@ -160,8 +145,6 @@ if importlib.util.find_spec("triton") is not None:
             y = (g * (below + x * bell * 0.3989422804)).to(out.dtype.element_ty)
             tl.store(out + at, y)
             total += y.to(tl.float32)
-            if FP8:
-                _round8(y.to(tl.float32), at, row, small, scales)
         tl.store(sums + tl.program_id(0) * WIDTH + columns, total)
 
 
@@ -285,13 +268,6 @@ def _eager_scores(qkv, heads, causal):
 # ---- GELU -----------------------------------------------------------------------------------
 
 
-def rows8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Round rows of x (n, d) to 8 bits, each by its largest entry; with their scales (n, 1)."""
-    wide = x.float()
-    scale = wide.abs().amax(1, keepdim=True).clamp_min(1e-12) / LARGEST
-    return (wide / scale).clamp(-LARGEST, LARGEST).to(FP8).contiguous(), scale
-
-
 def normal(x: Tensor) -> tuple[Tensor, Tensor]:
     """Share of a normal distribution below x, and exp(-x^2 / 2), from one exponential.
 
@@ -311,59 +287,45 @@ def slope(x: Tensor) -> Tensor:
     return below + x * bell * 0.3989422804014327  # 1 / sqrt(2 pi)
 
 
-def _small_like(h, fp8):
-    """Room for h in 8 bits and for its scales; of no size without fp8."""
-    small = torch.empty(h.shape if fp8 else (0,), dtype=FP8, device=h.device)
-    scales = torch.empty((len(h), 1) if fp8 else (0,), dtype=torch.float32, device=h.device)
-    return small, scales
-
-
-@torch.library.custom_op(
-    "puzlm::gelu", mutates_args=(), schema="(Tensor h, bool fp8) -> (Tensor, Tensor, Tensor)"
-)
-def gelu(h, fp8):
-    """GELU of h (n, d), d a power of 2; with fp8 also in 8 bits, and the scales of the rows."""
+@torch.library.custom_op("puzlm::gelu", mutates_args=(), schema="(Tensor h) -> Tensor")
+def gelu(h):
+    """GELU of h (n, d), d a power of 2."""
     if h.is_cuda:
-        out, (small, scales) = torch.empty_like(h), _small_like(h, fp8)
-        _gelu_kernel[(min(len(h), PROGRAMS),)](
-            h.contiguous(), out, small, scales, len(h), WIDTH=h.shape[1], FP8=fp8, num_warps=8
-        )
-        return out, small, scales
-    out = (h.float() * normal(h.float())[0]).to(h.dtype)
-    return out, *(rows8(out) if fp8 else _small_like(h, fp8))
+        out = torch.empty_like(h)
+        programs = min(len(h), PROGRAMS)
+        _gelu_kernel[(programs,)](h.contiguous(), out, len(h), WIDTH=h.shape[1], num_warps=8)
+        return out
+    return (h.float() * normal(h.float())[0]).to(h.dtype)
 
 
 @gelu.register_fake
-def _(h, fp8):
-    return torch.empty_like(h), *_small_like(h, fp8)
+def _(h):
+    return torch.empty_like(h)
 
 
 @torch.library.custom_op(
-    "puzlm::gelu_backward",
-    mutates_args=(),
-    schema="(Tensor grad, Tensor h, bool fp8) -> (Tensor, Tensor, Tensor, Tensor)",
+    "puzlm::gelu_backward", mutates_args=(), schema="(Tensor grad, Tensor h) -> (Tensor, Tensor)"
 )
-def gelu_backward(grad, h, fp8):
-    """Gradient of h; its sums over rows in some parts; with fp8 in 8 bits and with scales."""
+def gelu_backward(grad, h):
+    """Gradient of h; and its sums over rows, in some parts."""
+    programs = min(len(h), PROGRAMS)
     if h.is_cuda:
-        out, (small, scales) = torch.empty_like(h), _small_like(h, fp8)
-        programs = min(len(h), PROGRAMS)
+        out = torch.empty_like(h)
         sums = torch.empty(programs, h.shape[1], dtype=torch.float32, device=h.device)
         _gelu_backward_kernel[(programs,)](
-            grad.contiguous(), h.contiguous(), out, sums, small, scales, len(h),
-            WIDTH=h.shape[1], FP8=fp8, num_warps=8,
-        )  # fmt: skip
-        return out, sums, small, scales
+            grad.contiguous(), h.contiguous(), out, sums, len(h), WIDTH=h.shape[1], num_warps=8
+        )
+        return out, sums
     out = (grad.float() * slope(h.float())).to(h.dtype)
-    sums = torch.zeros(min(len(h), PROGRAMS), h.shape[1])
+    sums = torch.zeros(programs, h.shape[1])
     sums[0] = out.float().sum(0)
-    return out, sums, *(rows8(out) if fp8 else _small_like(h, fp8))
+    return out, sums
 
 
 @gelu_backward.register_fake
-def _(grad, h, fp8):
+def _(grad, h):
     sums = h.new_empty(min(len(h), PROGRAMS), h.shape[1], dtype=torch.float32)
-    return torch.empty_like(h), sums, *_small_like(h, fp8)
+    return torch.empty_like(h), sums
 
 
 # ---- two products added up ------------------------------------------------------------------

@@ -39,6 +39,7 @@ def loop(
     compiled: bool = False,
     half: bool = True,
     graph: bool = False,
+    ahead: bool = False,
     exam: Callable[[], dict[str, float]] | None = None,
     began: float | None = None,
     stop_after: float = math.inf,
@@ -48,7 +49,8 @@ def loop(
 
     `objective(batch)` gives the loss and three facts for the log: cross-entropy, accuracy and the
     loss of the heads. `batch_of(step, rank, world)` is this process's share of the global batch.
-    On a GPU, `half` computes under autocast, and `graph` records the step once and replays it.
+    On a GPU, `half` computes under autocast, `graph` records the step once and replays it, and
+    `ahead` makes the next batch meanwhile.
     Several processes look at the clock every t.log_every steps.
     """
     began = time.monotonic() if began is None else began
@@ -103,16 +105,19 @@ def loop(
         return bool(over)
 
     replay: Callable[[Batch], Tensor] = learn
+    next_one = Ahead(lambda step: batch_of(step, rank, world)) if graph and ahead else None
     first, clock, marks = step, time.monotonic(), {}
     while step < t.steps and not stopped():
         rate = learning_rate(step, t.lr, t.warmup, t.steps)
         set_rate(optimiser, rate)
         torch.manual_seed(t.seed * 1_000_003 + step)  # dropout, if any
         with torch.no_grad():
-            batch = batch_of(step, rank, world)
+            batch = next_one.take(step) if next_one else batch_of(step, rank, world)
         if graph and replay is learn:
-            replay = recorded(learn, batch, weights, optimiser)
+            replay = Recorded(learn, batch, weights, optimiser)
         facts = replay(batch)
+        if next_one and isinstance(replay, Recorded):
+            next_one.begin(step + 1, replay)
         if average is not None:
             decay = min(t.average, (1 + step) / (10 + step))
             torch._foreach_lerp_(average, [p.detach() for p in weights], 1 - decay)
@@ -195,46 +200,74 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 WARM_ROUNDS = 4  # of a step before it is recorded: kernels are chosen, memory is taken
 
 
-def recorded(
-    learn: Callable[[Batch], Tensor],
-    batch: Batch,
-    weights: list[nn.Parameter],
-    optimiser: torch.optim.Optimizer,
-) -> Callable[[Batch], Tensor]:
-    """Record one training step as a CUDA graph; the result copies a batch in and replays it.
+class Recorded:
+    """One training step as a CUDA graph: called with a batch, it copies that in and replays it.
 
     A step is hundreds of kernels: launched one by one, short ones leave the card idle. Recording
     runs the step a few times for real; weights and optimiser are put back afterwards.
     """
-    fixed = {name: value.clone() for name, value in batch.items()}
-    kept = [weight.detach().clone() for weight in weights]
-    states = [optimiser.state.get(weight, {}) for weight in weights]
-    before = [{name: value.clone() for name, value in state.items()} for state in states]
-    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM_ROUNDS):
-            learn(fixed)
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    with torch.no_grad():
-        for weight, value in zip(weights, kept, strict=True):
-            weight.copy_(value)
-        for weight, old in zip(weights, before, strict=True):
-            for name, now in optimiser.state.get(weight, {}).items():
-                now.copy_(old.get(name, torch.zeros_like(now)))
-    torch.cuda.empty_cache()  # the record needs as much again as the rounds, and may free nothing
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = learn(fixed)
 
-    def replay(batch: Batch) -> Tensor:
-        for name, place in fixed.items():
+    def __init__(
+        self,
+        learn: Callable[[Batch], Tensor],
+        batch: Batch,
+        weights: list[nn.Parameter],
+        optimiser: torch.optim.Optimizer,
+    ) -> None:
+        self.fixed = {name: value.clone() for name, value in batch.items()}
+        kept = [weight.detach().clone() for weight in weights]
+        states = [optimiser.state.get(weight, {}) for weight in weights]
+        before = [{name: value.clone() for name, value in state.items()} for state in states]
+        side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_ROUNDS):
+                learn(self.fixed)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        with torch.no_grad():
+            for weight, value in zip(weights, kept, strict=True):
+                weight.copy_(value)
+            for weight, old in zip(weights, before, strict=True):
+                for name, now in optimiser.state.get(weight, {}).items():
+                    now.copy_(old.get(name, torch.zeros_like(now)))
+        torch.cuda.empty_cache()  # the record needs as much again as the rounds, and frees nothing
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.out = learn(self.fixed)
+        self.copied: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def __call__(self, batch: Batch) -> Tensor:
+        for name, place in self.fixed.items():
             place.copy_(batch[name], non_blocking=True)
-        graph.replay()
-        return out.clone()
+        self.copied.record()
+        self.graph.replay()
+        return self.out.clone()
 
-    return replay
+
+class Ahead:
+    """Batches by step; that of the next step is made while the recorded one runs.
+
+    On a stream of its own: what it does fits into the gaps that a step's short kernels leave.
+    """
+
+    def __init__(self, batch_of: Callable[[int], Batch]) -> None:
+        self.batch_of = batch_of
+        self.stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.made: tuple[int, Batch] | None = None
+
+    def take(self, step: int) -> Batch:
+        """The batch of a step, on the current stream."""
+        if self.made is None or self.made[0] != step:
+            return self.batch_of(step)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return self.made[1]
+
+    def begin(self, step: int, replay: Recorded) -> None:
+        """Make the batch of a step, once what was made before has been copied away."""
+        self.stream.wait_event(replay.copied)
+        with torch.cuda.stream(self.stream), torch.no_grad():
+            self.made = step, self.batch_of(step)
 
 
 # ---- checkpoints ----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from puzlm.backbones import Seq2Seq
 from puzlm.corpus import neighbour_slots
-from puzlm.loop import Batch, TrainingError, optimiser_of, recorded, set_rate
+from puzlm.loop import Batch, Recorded, TrainingError, optimiser_of, set_rate
 from puzlm.objective import Objective
 from puzlm.puzzle import parse_grid
 from puzlm.settings import Recipe
@@ -101,7 +101,7 @@ class Step:
             for way in ("compiled", "plain") if count_compiled(objective) else ("plain",):
                 try:
                     with masks_as_outside():
-                        self.work = recorded(self._work, {}, self.weights, self.optimiser)
+                        self.work = Recorded(self._work, {}, self.weights, self.optimiser)
                     self.recorded = True
                     break
                 except RuntimeError as error:

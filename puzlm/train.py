@@ -257,6 +257,7 @@ def train(
         compiled=fast and not tricks.blocks,
         half=not fast,
         graph=fast and tricks.graph,
+        ahead=tricks.ahead,
         began=began,
         stop_after=stop_after,
         exam=(lambda: exams.take(model)) if exams else None,

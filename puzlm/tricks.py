@@ -30,25 +30,26 @@ class Tricks:
     """The training-only heads in the dtype of the activations instead of float32."""
     gelu: str = "library"
     """'library'; 'shared': one exponential gives the error function (within 2e-7) and, in the
-    backward pass, the density beside it; 'kernel': the same in kernels of its own, which also round
-    to 8 bits and sum up the gradient of the bias."""
+    backward pass, the density beside it; 'kernel': the same in kernels of its own, which also sum
+    up the gradient of the bias."""
     attention: str = "library"
     """'library' (torch chooses), or 'kernel' (kernels.attend) where it suits: up to 160 tokens."""
-    fp8: str = ""
-    """Encoder products in 8 bits, scaled row by row: '', 'fc' (feed-forward both ways and the
-    forward pass of qkv: where the rounding costs no extra pass), or 'all'."""
+    fp8: bool = False
+    """The encoder's products in 8 bits, forward and backward, with kernels of its own between them
+    (fast8.py), where it suits."""
     blocks: bool = False
     """Layers compiled one by one: all layers of a stack share their code, so the compiler works
     half as long; the launches this costs are free in a graph."""
     graph: bool = False
     """The whole step as one CUDA graph."""
+    ahead: bool = False
+    """With graph: the next batch is cut, tokenised and sorted on a stream of its own beside it."""
 
     def __post_init__(self) -> None:
         allowed: dict[str, tuple[str, ...]] = {
             "tokens": ("float32", "split", "bfloat16"),
             "gelu": ("library", "shared", "kernel"),
             "attention": ("library", "kernel"),
-            "fp8": ("", "fc", "all"),
         }
         for name, values in allowed.items():
             if getattr(self, name) not in values:
@@ -68,4 +69,5 @@ PROVEN = Tricks(
     attention="kernel",
     blocks=True,
     graph=True,
+    ahead=True,
 )

@@ -1,0 +1,134 @@
+"""BART's encoder with its products in 8 bits, forward and backward written out by hand.
+
+    x ─ qkv ─ attend ─ out ─(+)─ norm ─ fc1 ─ GELU ─ fc2 ─(+)─ norm ─ next layer
+
+Everything between two products is one kernel (kernels_fp8.py) that leaves behind what the next
+product reads, in 8 bits; what is added up along the layers stays in 16. All four products of a
+layer are in 8 bits, and so are the gradients of what they read. So are the gradients of their
+weights but for `out`, which is too small to gain by it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from puzlm import kernels_attend8
+from puzlm import kernels_fp8 as k8
+from puzlm.kernels_attend8 import attend, attend_backward
+from puzlm.kernels_fp8 import product, turn, unit
+
+NAMES = (
+    "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
+    "self_attn.out_proj.weight", "fc1.weight", "fc2.weight",
+    "self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias",
+    "self_attn.out_proj.bias", "fc1.bias", "fc2.bias",
+    "self_attn_layer_norm.weight", "self_attn_layer_norm.bias",
+    "final_layer_norm.weight", "final_layer_norm.bias",
+)  # fmt: skip
+"""Weights of a layer, in the order in which _Encoder takes them and gives their gradients."""
+KEPT = 11  # tensors of a layer that the backward pass reads
+ROWS = 64  # tokens of a batch must be a multiple: kernels take so many at a time
+GRADIENT = 2.0**18
+"""Scale of gradients, times puzzles: a loss that is a mean makes them as small as those are many.
+With it half of them are above 1/32 and the largest about 1,000, before training and after it
+(docs/runs/gradients.txt); e5m2 reaches from 2^-16 to 57,344."""
+
+
+def suits(net: Any, shape: torch.Size) -> bool:
+    """Whether sentences (batch, T, ...) of a BART can be read in 8 bits."""
+    c, tokens = net.config, shape[0] * shape[1]
+    widths = (c.d_model, c.encoder_ffn_dim)
+    fits = all(w % 128 == 0 and w & (w - 1) == 0 for w in widths)
+    return (
+        fits
+        and tokens % ROWS == 0
+        and tokens * max(3 * c.d_model, c.encoder_ffn_dim) < 2**31
+        and kernels_attend8.suits(shape[1], c.d_model // c.encoder_attention_heads)
+    )
+
+
+def encode(x: Tensor, layers: Any, heads: int) -> Tensor:
+    """States (batch, T, d) of embedded sentences (batch, T, d)."""
+    weights = [layer.get_parameter(name) for layer in layers for name in NAMES]
+    states: Tensor = _Encoder.apply(x, heads, *weights)  # type: ignore[no-untyped-call]
+    return states
+
+
+class _Encoder(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, heads: int, *weights: Tensor) -> Tensor:
+        batch, length, d = x.shape
+        count, dtype, device = len(weights) // len(NAMES), x.dtype, x.device
+        layers = [weights[i * len(NAMES) : (i + 1) * len(NAMES)] for i in range(count)]
+        groups = [group for w in layers for group in ([*w[:3]], [w[3]], [w[4]], [w[5]])]
+        small = k8.weights([[t.detach() for t in group] for group in groups])
+        normed, active, mixing = (unit(1 / s, device) for s in (k8.NORMED, k8.ACTIVE, k8.MIXED))
+        out = x.reshape(-1, d).contiguous()
+        out8 = k8.small(out, unit(1.0, device), k8.NORMED)
+        kept: list[Tensor] = []
+        for i, w in enumerate(layers):
+            qkv8, mix8, fc1, fc2 = small[4 * i : 4 * i + 4]
+            bias = [b.to(dtype) for b in (torch.cat(w[6:9]), *w[9:12])]
+            kept.append(out8)
+            qkv = product(out8, qkv8[0], normed, qkv8[2], dtype, bias[0]).view(batch, length, -1)
+            mixed, mixed8, logs = attend(qkv, heads)
+            o = product(mixed8, mix8[0], mixing, mix8[2], dtype, bias[1])
+            total1, x1, x8, stats1 = k8.norm(out, o, w[12], w[13])
+            h = product(x8, fc1[0], normed, fc1[2], dtype, bias[2])
+            g8 = k8.gelu(h)
+            o = product(g8, fc2[0], active, fc2[2], dtype, bias[3])
+            total2, out, out8, stats2 = k8.norm(x1, o, w[14], w[15], i == count - 1)
+            kept += [qkv, mixed, logs, total1, stats1, x8, h, g8, total2, stats2]
+        ctx.save_for_backward(*weights, *kept, *(t for s in small for t in s[1:]))
+        ctx.shape = (batch, length, d, heads, count)
+        return out.view(batch, length, d)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        batch, length, d, heads, count = ctx.shape
+        saved, dtype, device = list(ctx.saved_tensors), grad.dtype, grad.device
+        weights, saved = saved[: count * len(NAMES)], saved[count * len(NAMES) :]
+        kept, small = saved[: KEPT * count], saved[KEPT * count :]
+        scale = GRADIENT * 2.0 ** math.ceil(math.log2(batch))
+        grained, normed, active = (unit(1 / s, device) for s in (scale, k8.NORMED, k8.ACTIVE))
+
+        def down(g8: Tensor, of: int) -> Tensor:
+            """Gradient of what a layer's product reads, from that of what it gives."""
+            return product(g8, small[of], grained, small[of + 1], dtype)
+
+        def weight(g8: Tensor, x8: Tensor, unit_x: Tensor) -> Tensor:
+            """And that of its weight: a sum over all tokens, so not the quick way."""
+            return product(turn(g8), turn(x8), grained, unit_x, torch.float32, fast=False)
+
+        a, b = grad.reshape(-1, d).contiguous(), None
+        found: list[Tensor] = []
+        for i in reversed(range(count)):
+            w = weights[i * len(NAMES) : (i + 1) * len(NAMES)]
+            y8, qkv, mixed, logs, total1, stats1, x8, h, g8, total2, stats2 = kept[
+                KEPT * i : KEPT * (i + 1)
+            ]
+            a, a8, (d_gain2, d_shift2, d_bias2) = k8.norm_backward(
+                a, b, total2, stats2, w[14], scale
+            )
+            d_fc2 = weight(a8, g8, active)
+            dh, d_bias1 = k8.gelu_backward(down(a8, 8 * i + 6), h, scale)
+            d_fc1 = weight(dh, x8, normed)
+            a, a8, (d_gain1, d_shift1, d_bias_out) = k8.norm_backward(
+                a, down(dh, 8 * i + 4), total1, stats1, w[12], scale
+            )
+            d_out = a.t() @ mixed.view(-1, d)
+            dm = down(a8, 8 * i + 2).view(batch, length, d)
+            dqkv, d_bias = attend_backward(qkv, mixed, logs, dm, heads, scale)
+            b, d_qkv = down(dqkv, 8 * i), weight(dqkv, y8, normed)
+            found = [
+                *d_qkv.chunk(3), d_out.float(), d_fc1, d_fc2,
+                *d_bias.chunk(3), d_bias_out, d_bias1, d_bias2,
+                d_gain1, d_shift1, d_gain2, d_shift2,
+                *found,
+            ]  # fmt: skip
+        assert b is not None
+        return ((a + b).view(batch, length, d), None, *found)

@@ -1,0 +1,294 @@
+# mypy: ignore-errors
+"""What an encoder layer in 8 bits does between its products, in Triton; on a CPU the plain way.
+
+A matrix unit multiplies numbers of 8 bits twice as fast as those of 16, but somebody has to round
+them. So every kernel that writes something a product will read writes it rounded, in the same pass.
+It sums along rows only: for the gradient of a weight both factors are turned round first (`turn`).
+Rows and columns written by one kernel are no faster, and Triton's ptxas gets them wrong: of two
+conversions that it merges into one register it forgets one where single bytes are read, too.
+
+Activations are rounded to e4m3 by fixed scales: what a layer norm leaves cannot be far from 1.
+Gradients are rounded to e5m2, whose 32 powers of two need no scale but that of the batch. A weight
+has a scale of its own, by its largest entry.
+
+Annotations are not postponed: Triton reads them.
+"""
+
+import functools
+import importlib.util
+
+import torch
+from torch import Tensor
+
+E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
+LARGEST = {E4: 448.0, E5: 57344.0}
+NORMED = 16.0  # scale of what a layer norm leaves: up to 28 in size
+ACTIVE = 8.0  # of what GELU leaves: up to 56
+MIXED = 32.0  # of what attention mixes: up to 14
+
+if importlib.util.find_spec("triton") is not None:
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def _logistic(x):
+        """Share of a normal distribution below x, and x^2; `below` says how."""
+        t = tl.minimum(x * x, 25.0)
+        y = x * (2.30033374 + t * (0.107569204 - t * 0.001128992))
+        return 1.0 / (1.0 + tl.exp2(-y)), t
+
+    @triton.jit
+    def _gelu_kernel(h, small, WIDTH: tl.constexpr, SCALE: tl.constexpr):
+        at = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+        x = tl.load(h + at).to(tl.float32)
+        share, _ = _logistic(x)
+        tl.store(small + at, (x * share * SCALE).to(tl.float8e4nv))
+
+    @triton.jit
+    def _gelu_backward_kernel(grad, h, small, sums, rows, scale, WIDTH: tl.constexpr):
+        columns = tl.arange(0, WIDTH)
+        total = tl.zeros([WIDTH], tl.float32)
+        for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+            at = row * WIDTH + columns
+            x = tl.load(h + at).to(tl.float32)
+            g = tl.load(grad + at).to(tl.float32)
+            share, t = _logistic(x)
+            rise = 1.5944698 + t * (0.22368546 - t * 0.0039127396)  # of the exponent
+            g = g * (share + x * rise * (share - share * share))
+            tl.store(small + at, (g * scale).to(tl.float8e5))
+            total += g
+        tl.store(sums + tl.program_id(0) * WIDTH + columns, total)
+
+    @triton.jit
+    def _norm_kernel(x, o, gain, shift, total, out, small, stats, D: tl.constexpr,
+                     R: tl.constexpr, SCALE: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
+        r = tl.program_id(0) * R + tl.arange(0, R)[:, None]
+        c = tl.arange(0, D)[None, :]
+        at = r * D + c
+        s = tl.load(x + at).to(tl.float32) + tl.load(o + at).to(tl.float32)
+        s = s.to(total.dtype.element_ty)
+        tl.store(total + at, s)
+        s = s.to(tl.float32)
+        mean = tl.sum(s, 1)[:, None] / D
+        s = s - mean
+        spread = tl.rsqrt(tl.sum(s * s, 1)[:, None] / D + 1e-5)
+        tl.store(stats + r * 2, mean)
+        tl.store(stats + r * 2 + 1, spread)
+        y = s * spread * tl.load(gain + c) + tl.load(shift + c)
+        tl.store(out + at, y.to(out.dtype.element_ty))
+        if not LAST:  # nobody reads the last layer's states in 8 bits
+            tl.store(small + at, (y * SCALE).to(tl.float8e4nv))
+
+    @triton.jit
+    def _norm_backward_kernel(a, b, total, stats, gain, out, small, sums, blocks, scale,
+                              D: tl.constexpr, R: tl.constexpr, BOTH: tl.constexpr):  # fmt: skip
+        """R rows at a time; three gradients are summed up row by row until the end, since sums
+        over rows make the warps wait for each other."""
+        c = tl.arange(0, D)[None, :]
+        w = tl.load(gain + c)
+        d_gain = tl.zeros([R, D], tl.float32)
+        d_shift = tl.zeros([R, D], tl.float32)
+        d_bias = tl.zeros([R, D], tl.float32)
+        for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
+            r = block * R + tl.arange(0, R)[:, None]
+            at = r * D + c
+            g = tl.load(a + at).to(tl.float32)
+            if BOTH:
+                g += tl.load(b + at).to(tl.float32)
+            mean, spread = tl.load(stats + r * 2), tl.load(stats + r * 2 + 1)
+            x = (tl.load(total + at).to(tl.float32) - mean) * spread
+            d_gain += g * x
+            d_shift += g
+            g = g * w
+            along = tl.sum(g * x, 1)[:, None] / D
+            level = tl.sum(g, 1)[:, None] / D
+            g = (g - level - x * along) * spread
+            tl.store(out + at, g.to(out.dtype.element_ty))
+            tl.store(small + at, (g * scale).to(tl.float8e5))
+            d_bias += g
+        line = sums + tl.program_id(0) * (3 * D) + tl.arange(0, D)
+        tl.store(line, tl.sum(d_gain, 0))
+        tl.store(line + D, tl.sum(d_shift, 0))
+        tl.store(line + 2 * D, tl.sum(d_bias, 0))
+
+    @triton.jit
+    def _round_kernel(x, most, small, LARGEST: tl.constexpr, SIZE: tl.constexpr):
+        """Numbers by their largest, or by a scale of LARGEST / most."""
+        at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+        y = tl.load(x + at).to(tl.float32) * (LARGEST / tl.load(most))
+        tl.store(small + at, y.to(small.dtype.element_ty))
+
+    @triton.jit
+    def _turn_kernel(x, turned, rows, D, R: tl.constexpr, C: tl.constexpr):
+        """Bytes (4 R, C) turned round. Four of a column are one word of 32 bits: those change
+        places through shared memory four times as fast."""
+        first, column = tl.program_id(0) * R, tl.program_id(1) * C
+        c = column + tl.arange(0, C)
+        at = x + (4 * (first + tl.arange(0, R)))[:, None] * D + c[None, :]
+        word = tl.load(at).to(tl.uint32)
+        word = word | (tl.load(at + D).to(tl.uint32) << 8)
+        word = word | (tl.load(at + 2 * D).to(tl.uint32) << 16)
+        word = word | (tl.load(at + 3 * D).to(tl.uint32) << 24)
+        there = c[:, None] * (rows // 4) + (first + tl.arange(0, R))[None, :]
+        tl.store(turned + there, tl.trans(word).to(tl.int32, bitcast=True))
+
+
+TURN = (16, 128, 4)  # a quarter of the rows, columns, and warps that a program turns
+NORM, NORM_BACKWARD = (4, 4), (4, 4)  # rows a program takes at a time, and warps
+PROGRAMS = 528  # of a norm's backward pass, each with rows of its own: 4 a multiprocessor
+GELU_PROGRAMS = 1056  # of GELU's
+
+
+@functools.cache
+def unit(value: float, device: torch.device) -> Tensor:
+    """A number as a tensor, as products in 8 bits want their scales."""
+    return torch.tensor(value, dtype=torch.float32, device=device)
+
+
+def rounded(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """x in 8 bits; what is too large becomes the largest."""
+    most = LARGEST[dtype]
+    return (x.float() * scale).clamp(-most, most).to(dtype)
+
+
+def product(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, dtype: torch.dtype,
+    bias: Tensor | None = None, fast: bool = True,
+) -> Tensor:  # fmt: skip
+    """a (n, d) times b' (d, m), both in 8 bits, plus bias.
+
+    `fast` sums with fewer bits, which is enough for a few thousand terms.
+    """
+    if a.is_cuda:
+        return torch._scaled_mm(
+            a, b.t(), scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=dtype,
+            use_fast_accum=fast,
+        )  # fmt: skip
+    wide = (a.float() @ b.float().t()) * scale_a * scale_b
+    return (wide if bias is None else wide + bias.float()).to(dtype)
+
+
+def turn(x: Tensor) -> Tensor:
+    """x (n, d) of 8 bits turned round, (d, n); n divides by 64, and d by 128."""
+    n, d = x.shape
+    if not x.is_cuda:
+        return x.t().contiguous()
+    turned = torch.empty(d, n, dtype=x.dtype, device=x.device)
+    rows, columns, warps = TURN
+    _turn_kernel[(n // (4 * rows), d // columns)](
+        x.view(torch.uint8), turned.view(torch.int32), n, d, R=rows, C=columns, num_warps=warps
+    )
+    return turned
+
+
+def small(x: Tensor, most: Tensor, largest: float) -> Tensor:
+    """x in 8 bits, by a scale of largest / most."""
+    if not x.is_cuda:
+        return rounded(x.float() / most, largest, E4)
+    out = torch.empty(x.shape, dtype=E4, device=x.device)
+    _round_kernel[(x.numel() // 2048,)](x, most, out, LARGEST=largest, SIZE=2048, num_warps=4)
+    return out
+
+
+def weights(groups: list[list[Tensor]]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Each group of weights (n, k), stacked: in 8 bits, the same turned, and its scale."""
+    stacked = [torch.cat(group) if len(group) > 1 else group[0].contiguous() for group in groups]
+    found = []
+    for w, most in zip(stacked, torch._foreach_norm(stacked, float("inf")), strict=True):
+        most = most.clamp_min(1e-12)
+        w8 = small(w, most, LARGEST[E4])
+        found.append((w8, turn(w8), most / LARGEST[E4]))
+    return found
+
+
+# ---- GELU -----------------------------------------------------------------------------------
+
+
+def below(x: Tensor) -> Tensor:
+    """Share of a normal distribution below x, from one exponential.
+
+    Its log odds are an odd function of x that three terms fit so well that GELU is off by 6e-5 at
+    most, and by 1/1300 of itself where it is above 0.002: a quarter of a bfloat16 step.
+    """
+    t = (x * x).clamp_max(25)
+    return torch.sigmoid(x * (2.30033374 + t * (0.107569204 - t * 0.001128992)) * 0.6931471806)
+
+
+def slope(x: Tensor) -> Tensor:
+    """Derivative of GELU, of the same fit."""
+    t, share = (x * x).clamp_max(25), below(x)
+    rise = 1.5944698 + t * (0.22368546 - t * 0.0039127396)
+    return share + x * rise * (share - share * share)
+
+
+def gelu(h: Tensor) -> Tensor:
+    """GELU of h (n, d) in 8 bits."""
+    n, d = h.shape
+    if not h.is_cuda:
+        return rounded(h.float() * below(h.float()), ACTIVE, E4)
+    out = torch.empty(n, d, dtype=E4, device=h.device)
+    _gelu_kernel[(n,)](h, out, WIDTH=d, SCALE=ACTIVE, num_warps=4)
+    return out
+
+
+def gelu_backward(grad: Tensor, h: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Gradient of h in 8 bits, and its sums over rows (d,)."""
+    n, d = h.shape
+    if not h.is_cuda:
+        wide = grad.float() * slope(h.float())
+        return rounded(wide, scale, E5), wide.sum(0)
+    out = torch.empty(n, d, dtype=E5, device=h.device)
+    sums = torch.empty(min(n, GELU_PROGRAMS), d, dtype=torch.float32, device=h.device)
+    _gelu_backward_kernel[(len(sums),)](grad, h, out, sums, n, scale, WIDTH=d, num_warps=4)
+    return out, sums.sum(0)
+
+
+# ---- layer norm -----------------------------------------------------------------------------
+
+
+def norm(
+    x: Tensor, o: Tensor, gain: Tensor, shift: Tensor, last: bool = False
+) -> tuple[Tensor, ...]:
+    """Layer norm of x + o (n, d): that sum, the norm, the norm in 8 bits (not the last one), and
+    mean and 1 / spread of the rows (n, 2)."""
+    n, d = x.shape
+    if not x.is_cuda:
+        total = x + o
+        wide = total.float()
+        mean = wide.mean(1, keepdim=True)
+        spread = (wide.var(1, keepdim=True, unbiased=False) + 1e-5).rsqrt()
+        y = (wide - mean) * spread * gain + shift
+        return total, y.to(x.dtype), rounded(y, NORMED, E4), torch.cat([mean, spread], 1)
+    total, out = torch.empty_like(x), torch.empty_like(x)
+    out8 = torch.empty(0 if last else n, d, dtype=E4, device=x.device)
+    stats = torch.empty(n, 2, dtype=torch.float32, device=x.device)
+    rows, warps = NORM
+    _norm_kernel[(n // rows,)](
+        x, o, gain, shift, total, out, out8, stats, D=d, R=rows, SCALE=NORMED, LAST=last,
+        num_warps=warps,
+    )  # fmt: skip
+    return total, out, out8, stats
+
+
+def norm_backward(
+    a: Tensor, b: Tensor | None, total: Tensor, stats: Tensor, gain: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient of the sum under a norm from that of the norm, a + b, in 16 bits and in 8; and the
+    gradients of gain and shift, and its sums over rows (3, d)."""
+    n, d = a.shape
+    if not a.is_cuda:
+        g = a.float() if b is None else a.float() + b.float()
+        mean, spread = stats[:, :1], stats[:, 1:]
+        x = (total.float() - mean) * spread
+        w = g * gain
+        wide = (w - w.mean(1, keepdim=True) - x * (w * x).mean(1, keepdim=True)) * spread
+        sums = torch.stack([(g * x).sum(0), g.sum(0), wide.sum(0)])
+        return wide.to(a.dtype), rounded(wide, scale, E5), sums
+    out, out8 = torch.empty_like(a), torch.empty(n, d, dtype=E5, device=a.device)
+    rows, warps = NORM_BACKWARD
+    sums = torch.empty(min(PROGRAMS, n // rows), 3, d, dtype=torch.float32, device=a.device)
+    _norm_backward_kernel[(len(sums),)](
+        a, a if b is None else b, total, stats, gain, out, out8, sums, n // rows, scale, D=d,
+        R=rows, BOTH=b is not None, num_warps=warps,
+    )  # fmt: skip
+    return out, out8, sums.sum(0)
