@@ -21,7 +21,7 @@ from puzlm.images import iter_images
 from puzlm.kmeans import Codebook
 from puzlm.puzzle import cut
 from puzlm.settings import Recipe
-from puzlm.split_book import SplitBook
+from puzlm.split_book import matrix_books
 from puzlm.tokenizer import PieceTokenizer
 
 
@@ -176,8 +176,7 @@ def agreement(recipe: Recipe, device: str, data: Sequence[str] = ()) -> dict[str
             "float64": [WideBook(b.mean, b.components, b.centroids) for b in books],
             "float32": books,
             "tf32": books,
-            "split": [SplitBook(book, "split") for book in books],
-            "bfloat16": [SplitBook(book, "bfloat16") for book in books],
+            **{way: matrix_books(books, way) for way in ("split", "half", "bfloat16")},
         }
         symbols = {}
         for way, there.codebooks_ in ways.items():

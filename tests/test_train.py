@@ -18,7 +18,7 @@ from puzlm.objective import Objective
 from puzlm.puzzle import Puzzle, cut
 from puzlm.settings import Recipe
 from puzlm.solver import Solver
-from puzlm.split_book import SplitBook
+from puzlm.split_book import matrix_books
 from puzlm.starts import build_model
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.tokens import write_tokens
@@ -118,7 +118,7 @@ def test_one_step_as_it_is_trained_is_one_plain_step(folder, fp8, blocks, patch,
     assert float((before - after).norm() / before.norm()) < (0.1 if fp8 else 1e-3)
 
 
-@pytest.mark.parametrize("pca_dim", [16, None])
+@pytest.mark.parametrize("pca_dim", [16, 50, None])
 def test_split_products_find_the_symbols_of_float32(crops, pca_dim):
     """On photographs, whose patches lie far from the mean; one bfloat16 term is not enough."""
     settings = {"vocab_size": 256, "piece_size": 32, "patch": "strip:4+residual"}
@@ -128,13 +128,13 @@ def test_split_products_find_the_symbols_of_float32(crops, pca_dim):
     books, shares = there.codebooks_, {}
     there.codebooks_ = [WideBook(b.mean, b.components, b.centroids) for b in books]
     exact = there.encode_canonical(pieces.float())
-    for way in ("float32", "split", "bfloat16"):
+    for way in ("float32", "split", "half", "bfloat16"):
         there.codebooks_ = books
         if way != "float32":
-            there.codebooks_ = [SplitBook(book, way) for book in books]
+            there.codebooks_ = matrix_books(books, way)
         same = there.encode_canonical(pieces.float()) == exact
         shares[way] = float(same.float().mean())
-    assert shares["split"] >= shares["float32"] - 1e-4 > 0.999
+    assert min(shares["split"], shares["half"]) >= shares["float32"] - 1e-4 > 0.999
     assert shares["bfloat16"] < 0.95
 
 
