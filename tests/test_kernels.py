@@ -57,7 +57,7 @@ except AssertionError:
     sys.exit()
 sys.exit("a mask was ignored")
 """
-OTHERS = """
+GELU = """
 h, grad = torch.randn(7, 64), torch.randn(7, 64)
 for fp8 in (False, True):  # the 8 bits in float32, so that nothing is rounded
     small, scales = torch.full_like(h, 9.0), torch.full((7, 1), 9.0)
@@ -75,7 +75,8 @@ for fp8 in (False, True):  # the 8 bits in float32, so that nothing is rounded
     if fp8:
         near(small * scales, back)
         near(scales, k.rows8(back)[1])
-
+"""
+NEAREST = """
 from puzlm import kernels_nearest as k
 x, c = torch.randn(50, 96), torch.randn(300, 96)  # the interpreter knows no bfloat16
 half = (c**2).sum(1) / 2
@@ -83,6 +84,17 @@ found = torch.full((50,), -1)
 k._nearest_kernel[(triton.cdiv(50, 32),)](x, c, half, found, 50, 300, DEPTH=96, ROWS=32, COLUMNS=64,
                                          STEP=64)
 assert torch.equal(found, k.nearest(x, c, half))
+"""
+NEAREST_HALF = """
+from puzlm import kernels_nearest as k
+x, c = torch.randn(50, 2, 32).half(), torch.randn(256, 2, 32).half()
+c[100] = c[10] = c[200] = 5 * c[30]  # the farthest of all, thrice: the first one counts
+half = (c.float().sum(1) ** 2).sum(1) / 20
+half[250:] = float("inf")
+found = torch.full((50,), -1)
+k._nearest_half_kernel[(2,)](x, c, half, found, 50, COUNT=256, WIDE=32, ROWS=32, COLUMNS=64)
+assert torch.equal(found, k.nearest_half(x, c, half))
+assert (found == 10).any() and len(set(found.tolist())) > 5
 """
 CUT = """
 import numpy as np
@@ -98,9 +110,22 @@ drawn = [torch.from_numpy(np.ascontiguousarray(a)) for a in vars(draw).values()]
 parts = [album.words, album.offsets, album.sizes, *drawn]
 out = torch.full((6, side, side, 4), 7, dtype=torch.uint8)
 tiles = triton.cdiv(side, rows) * triton.cdiv(side, columns)
-k._cut_kernel[(6, tiles)](*parts, out.view(torch.int32), CELLS=2, SIDE=side, DEPTH=depth,
-                          ROWS=rows, COLUMNS=columns)
+first = torch.full((3, 2, side), -9, dtype=torch.int32)
+shares = torch.full((3, 2, 4, side), 9.0)
+k._shares_kernel[(6,)](drawn[1], first, shares, SIDE=side, BLOCK=triton.next_power_of_2(side))
+k._cut_kernel[(6, tiles)](*parts, first, shares, out.view(torch.int32), CELLS=2, SIDE=side,
+                          DEPTH=depth, ROWS=rows, COLUMNS=columns)
 assert torch.equal(out, k.cut(*parts, side, depth))
+"""
+PATCHES = """
+grid, patch = {grid}, side // {grid}
+for clockwise in (True, False):
+    want = k.patches(*parts, grid, patch, clockwise)
+    got = torch.full_like(want, 9.0)
+    k._patches_kernel[(6, 2 * grid - 2)](
+        *parts, first, shares, got, CELLS=2, GRID=grid, PATCH=patch, CLOCKWISE=clockwise, ROWS=rows,
+        COLUMNS=columns)
+    assert torch.equal(got, want)
 """
 
 
@@ -128,8 +153,17 @@ def test_attention_with_a_tail(length):
     interpreted(TAIL.format(length=length))
 
 
-def test_gelu_and_nearest_centroid():
-    interpreted(OTHERS)
+def test_gelu():
+    interpreted(GELU)
+
+
+def test_nearest_centroid():
+    interpreted(NEAREST)
+
+
+def test_nearest_centroid_in_float16():
+    """Two numbers for each; of equal centroids the first."""
+    interpreted(NEAREST_HALF)
 
 
 @pytest.mark.parametrize(
@@ -141,5 +175,6 @@ def test_gelu_and_nearest_centroid():
     ],
 )
 def test_cut(side, depth, tile, sizes):
-    """Not one grey level is another."""
-    interpreted(CUT.format(side=side, depth=depth, rows=tile[0], columns=tile[1], sizes=sizes))
+    """Not one grey level is another, in pieces and in rows of patches."""
+    text = CUT.format(side=side, depth=depth, rows=tile[0], columns=tile[1], sizes=sizes)
+    interpreted(text + PATCHES.format(grid=4 if side % 4 == 0 else 2))
