@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
         "gathered": (lambda: gathered(device, dtype), False),
         "attention": (lambda: attention(device, dtype), "library"),
         "tokens": (lambda: tokens(device), "float32"),
+        "patches": (lambda: patches(device), False),
         "fp8": (lambda: fp8(device, dtype), False),
         "gelu": (lambda: gelu(device, dtype), "shared"),
     }
@@ -49,18 +50,28 @@ def _off(got: Tensor, want: Tensor) -> float:
 
 
 def cut(device: str) -> bool:
-    """The grey levels of the CPU; one in ten thousand may be the next one, but none is."""
+    """The grey levels of the CPU."""
+    return _levels(kernels_cut.cut, ((96, 24), (40, 0)), device)
+
+
+def patches(device: str) -> bool:
+    """The same in rows of patches."""
+    return _levels(kernels_cut.patches, ((4, 24, True), (2, 16, False)), device)
+
+
+def _levels(work: Callable[..., Tensor], settings: Sequence[Sequence[Any]], device: str) -> bool:
+    """One grey level in ten thousand may be the next one, but none is."""
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 256, (*size, 3), np.uint8) for size in ((200, 180), (330, 120))]
     album = Album.of(images).with_words()
-    settings = CutSettings(gap_share=0.5, jitter=0.5, colour=1.0)
-    draw = draw_batch(album.sizes.numpy(), 16, settings, (0,))
+    kinds = CutSettings(gap_share=0.5, jitter=0.5, colour=1.0)
+    draw = draw_batch(album.sizes.numpy(), 16, kinds, (0,))
     drawn = [torch.from_numpy(np.ascontiguousarray(a)) for a in vars(draw).values()][:5]
     assert album.words is not None
     parts = [album.words, album.offsets, album.sizes, *drawn]
-    for side, depth in ((96, 24), (40, 0)):
-        want = kernels_cut.cut(*parts, side, depth).int()
-        got = kernels_cut.cut(*(part.to(device) for part in parts), side, depth).cpu().int()
+    for more in settings:
+        want = work(*parts, *more).int()
+        got = work(*(part.to(device) for part in parts), *more).cpu().int()
         off = (got - want).abs()
         if int(off.max()) > 1 or float((off > 0).float().mean()) > 1e-4:
             return False
@@ -108,7 +119,12 @@ def tokens(device: str) -> bool:
     half, want = (c.float() ** 2).sum(1) / 2, x.float() @ c.float().t()
     same = kernels_nearest.nearest(x, c, half) == (want - half).argmax(1)
     off = kernels_nearest.wide_product(x, c.t().contiguous()) - want
-    return float(same.float().mean()) > 0.99 and float(off.abs().max()) < 0.01
+    few, many = (torch.randn(n, 2, 64, device=device).half() for n in (1000, 512))
+    drawn = (few, many, (many.float().sum(1) ** 2).sum(1) / 2)
+    found = kernels_nearest.nearest_half(*(part.cpu() for part in drawn))
+    halves = kernels_nearest.nearest_half(*drawn).cpu() == found
+    enough = min(float(same.float().mean()), float(halves.float().mean())) > 0.99
+    return enough and float(off.abs().max()) < 0.01
 
 
 def gelu(device: str, dtype: torch.dtype) -> bool:

@@ -65,14 +65,16 @@ def _variants() -> dict[str, Variant]:
             {"padded": True, "gathered": True},
         ),
         ("batch", "2,048 puzzles a step", {}),
-        ("fp8", "the encoder's products in 8 bits, kernels between them", {"fp8": True}),
         (
-            "ahead",
-            "the next batch cut and tokenised beside the step; 4,096 a step",
-            {"ahead": True},
+            "half",
+            "symbols from float16 products, patches written by the cut",
+            {"tokens": "half", "patches": True},
         ),
+        ("fp8", "the encoder's products in 8 bits, kernels between them", {"fp8": True}),
+        ("wide", "8,192 puzzles a step", {}),
+        ("ahead", "the next batch cut, tokenised and sorted beside the step", {"ahead": True}),
     ):
-        batch = {"batch": 2048, "ahead": 4096}.get(name, batch)
+        batch = {"batch": 2048, "wide": 8192}.get(name, batch)
         t = replace(t, **more)
         found[name] = Variant(change, t, batch)
     return found

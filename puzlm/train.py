@@ -30,13 +30,13 @@ from puzlm.decoding import decode
 from puzlm.devices import pick_device
 from puzlm.errors import SettingsError
 from puzlm.images import cores, iter_images, write_bytes
-from puzlm.kernels_cut import cut, room
+from puzlm.kernels_cut import cut, patches, room
 from puzlm.loop import Batch, loop
 from puzlm.metrics import absolute, perfect
 from puzlm.objective import Objective
 from puzlm.puzzle import Grid, Puzzle, parse_grid
 from puzlm.settings import Recipe
-from puzlm.split_book import SplitBook
+from puzlm.split_book import HalfBook, in_pairs, matrix_books
 from puzlm.starts import build_model
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.tokens import TokenFiles
@@ -61,13 +61,18 @@ class Pages:
         self.tokenizer = tokenizer.on(device)
         if tricks.tokens != "float32":
             books, whole = self.tokenizer.codebooks_, len(tokenizer.settings.whole)
-            split = [SplitBook(book, tricks.tokens) for book in books[:whole]]
-            self.tokenizer.codebooks_ = [*split, *books[whole:]]
+            quick = matrix_books(books[:whole], tricks.tokens)
+            self.tokenizer.codebooks_ = [*quick, *books[whole:]]
         self.grid: Grid = parse_grid(recipe.cut.grid)
         self.album = album
         if album is not None and tricks.cut:
             self.album = album.with_words()
         self.cut_by_kernel = tricks.cut
+        self.book: HalfBook | None = None
+        first = self.tokenizer.codebooks_[0]
+        direct = tricks.cut and tricks.patches and in_pairs(tokenizer.settings)
+        if direct and isinstance(first, HalfBook):
+            self.book = HalfBook(first, planar=True)
         self.tokens: TokenFiles | None = None
         self.shuffled = not tokenizer.settings.lexicographic
         if recipe.data.tokens:
@@ -125,17 +130,22 @@ class Pages:
         self, image: Tensor, piece: Tensor, corner: Tensor, flip: Tensor, tint: Tensor
     ) -> Tensor:
         assert self.album is not None
-        side, depth = self.tokenizer.settings.side, self.tokenizer.settings.depth
+        s = self.tokenizer.settings
+        side, depth = s.side, s.depth
         if self.cut_by_kernel:
             a = self.album
-            made: Tensor = cut(
-                a.words, a.offsets, a.sizes, image, piece, corner, flip, tint, side, depth
-            )
+            parts = a.words, a.offsets, a.sizes, image, piece, corner, flip, tint
+            if self.book is not None:
+                rows: Tensor = patches(*parts, s.granularity, s.patch_side, s.clockwise)
+                return rows
+            made: Tensor = cut(*parts, side, depth)
             return made[..., :3]
         pieces = cut_batch(self.album, image, piece, corner, flip, tint, side=side)
         return pieces.view(-1, side, side, 3).byte()
 
     def _encode(self, pieces: Tensor) -> Tensor:
+        if self.book is not None:  # rows of patches already
+            return self.book.assign(pieces).view(-1, self.tokenizer.settings.border_length, 1)
         symbols: Tensor = self.tokenizer.encode_canonical(pieces.float())
         return symbols
 

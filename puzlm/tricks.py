@@ -13,10 +13,14 @@ class Tricks:
 
     tokens: str = "float32"
     """Products of the tokenizer: 'float32', 'split' (three bfloat16 terms a factor, sums in
-    float32, arg-max in the same kernel) or 'bfloat16' (one term)."""
+    float32, arg-max in the same kernel), 'half' (two float16 terms: half the products, and no more
+    other symbols) or 'bfloat16' (one term)."""
     cut: bool = False
     """The cut in a kernel of its own (kernels_cut.cut, from pixels of four bytes): the same grey
     levels; what the tokenizer does not read of a piece is not cut."""
+    patches: bool = False
+    """With cut, tokens 'half' and one symbol a square patch: the cut writes the rows of patches
+    that the PCA multiplies, so that no pass gathers and converts them."""
     aligned: bool = False
     """Cross-attention scores as tokens x queries: rows of 72 numbers lie on 16 bytes, rows of 116
     do not, and the matrix units need that."""
@@ -47,7 +51,7 @@ class Tricks:
 
     def __post_init__(self) -> None:
         allowed: dict[str, tuple[str, ...]] = {
-            "tokens": ("float32", "split", "bfloat16"),
+            "tokens": ("float32", "split", "half", "bfloat16"),
             "gelu": ("library", "shared", "kernel"),
             "attention": ("library", "kernel"),
         }

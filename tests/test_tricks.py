@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from training import recipe_of
 
 from puzlm import fast, kernels, kernels_cut
 from puzlm.bench_checks import usable
@@ -17,7 +18,7 @@ from puzlm.bench_variants import EXTRA, VARIANTS
 from puzlm.corpus import Album, CutSettings, cut_batch, draw_batch
 from puzlm.errors import SettingsError
 from puzlm.tokenizer import PieceTokenizer, TokenizerSettings, is_residual
-from puzlm.train import tricks_for
+from puzlm.train import Pages, tricks_for
 from puzlm.tricks import PLAIN, PROVEN, Tricks
 
 
@@ -76,6 +77,39 @@ def test_the_cut_of_the_kernel_is_the_cut(seed, side, depth):
     assert torch.equal(got[..., :3].float(), want * seen) and not got[..., 3].any()
 
 
+@pytest.mark.parametrize(
+    ("changes", "direct"),
+    [
+        ({}, True),
+        ({"granularity": 2, "clockwise": False, "pca_dim": 50}, True),
+        ({"pca_dim": 200}, True),  # wider than the kernel for float16 keeps
+        ({"granularity": 3}, False),
+        ({"border": False}, False),
+        ({"pca_dim": None}, False),
+        ({"patch": "strip:8+residual"}, False),
+    ],
+)
+def test_rows_of_patches_have_the_symbols_of_pieces(folder, crops, changes, direct):
+    """Of photographs; a tokenizer that reads something else than pairs of patches is cut pieces."""
+    some = {"granularity": 4, "patch": "square", "vocab_size": 256, "max_cells": 9}
+    recipe = recipe_of(folder, batch=24)
+    recipe = replace(
+        recipe,
+        tokenizer=replace(recipe.tokenizer, **{**some, **changes}),
+        cut=CutSettings("3x3", gap_share=0.5, jitter=0.5, colour=1.0),
+    )
+    tokenizer = PieceTokenizer(recipe.tokenizer).fit(crops, max_iter=2)
+    album, found = Album.of(crops), []
+    for tricks in (PLAIN, Tricks(tokens="half", cut=True, patches=True)):
+        pages = Pages(recipe, tokenizer, "cpu", album, tricks=tricks)
+        parts = pages.draw(0)
+        found.append(pages.encode(pages.cut(*parts[1:6])))
+        assert pages.read(parts)["ids"].shape[0] == 24
+    assert (pages.book is not None) == direct
+    assert found[0].shape == found[1].shape and found[0].dtype == found[1].dtype
+    assert float((found[0] == found[1]).float().mean()) > 0.9995
+
+
 def test_two_products():
     a, c = torch.randn(2, 3, 4, 5)
     b, d = torch.randn(2, 3, 5, 6)
@@ -109,6 +143,7 @@ EVERYTHING = Tricks(cut=True, padded=True)
 OTHERS = [
     Tricks(attention="kernel", gelu="kernel"),
     Tricks(gelu="kernel", fp8="fc", tokens="split"),
+    Tricks(tokens="half", cut=True, patches=True),
 ]
 
 
