@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puzlm import fast, fast8, kernels, kernels_cut, kernels_nearest
+from puzlm import fast, fast8, kernels, kernels_cross, kernels_cut, kernels_nearest
 from puzlm.corpus import Album, CutSettings, draw_batch
 from puzlm.tricks import PLAIN, Tricks
 
@@ -26,6 +26,7 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
         "attention": (lambda: attention(device, dtype), "library"),
         "tokens": (lambda: tokens(device), "float32"),
         "patches": (lambda: patches(device), False),
+        "cross": (lambda: cross(device, dtype), False),
         "fp8": (lambda: fp8(device, dtype), False),
         "gelu": (lambda: gelu(device, dtype), "shared"),
     }
@@ -84,6 +85,25 @@ def padded(device: str, dtype: torch.dtype) -> bool:
     b, d = (torch.randn(8, 72, 512, device=device, dtype=dtype) for _ in range(2))
     want = a.float() @ b.float() + c.float() @ d.float()
     return _off(kernels.two_products(a, b, c, d), want) < 0.02
+
+
+def cross(device: str, dtype: torch.dtype) -> bool:
+    """Cross-attention by heads, its gradients, against the library's way, twice for races."""
+    q, grad = (torch.randn(8, 300 * 9, 512, device=device, dtype=dtype) * 0.1 for _ in range(2))
+    states = torch.randn(300, 116, 512, device=device, dtype=dtype)
+    shapes = [t.view(8, 300, 9, 512).transpose(0, 1).reshape(300, 72, 512) for t in (q, grad)]
+    rows = shapes[0].float().requires_grad_()
+    same = states.float().requires_grad_()
+    want = (rows @ same.transpose(1, 2)).softmax(2) @ same
+    want_q, want_states = torch.autograd.grad(want, (rows, same), shapes[1].float())
+    for _ in range(2):
+        mean, kept = kernels_cross.cross(q, states)
+        dq, ds = kernels_cross.cross_backward(q, states, kept, grad)
+        found = [t.view(8, 300, 9, 512).transpose(0, 1).reshape(300, 72, 512) for t in (mean, dq)]
+        pairs = ((found[0], want), (found[1], want_q), (ds, want_states))
+        if not all(_off(a, b) < 0.02 for a, b in pairs):
+            return False
+    return True
 
 
 def gathered(device: str, dtype: torch.dtype) -> bool:
@@ -146,7 +166,7 @@ def fp8(device: str, dtype: torch.dtype) -> bool:
     torch.manual_seed(0)
     config = BartConfig(d_model=512, encoder_ffn_dim=2048, encoder_attention_heads=8, dropout=0.0)
     layers = torch.nn.ModuleList(BartEncoderLayer(config) for _ in range(2)).to(device)
-    x = torch.nn.functional.layer_norm(torch.randn(16, 116, 512, device=device), (512,)).to(dtype)
+    x = torch.nn.functional.layer_norm(torch.randn(32, 116, 512, device=device), (512,)).to(dtype)
     grad = torch.randn_like(x) / (1000 * len(x))
     weights = list(layers.parameters())
 

@@ -71,6 +71,7 @@ def _variants() -> dict[str, Variant]:
             {"tokens": "half", "patches": True},
         ),
         ("fp8", "the encoder's products in 8 bits, kernels between them", {"fp8": True}),
+        ("cross", "cross-attention in kernels of its own", {"cross": True}),
         ("wide", "8,192 puzzles a step", {}),
         ("ahead", "the next batch cut, tokenised and sorted beside the step", {"ahead": True}),
     ):
@@ -284,11 +285,13 @@ def line_of(name: str, found: dict[str, Any]) -> str:
     if "milliseconds" not in found:
         return f"{name:12} {json.dumps(found)[:600]}"
     rows = " ".join(f"{k.split()[0]} {v:.2f}" for k, v in found["milliseconds"].items())
-    first = found["first_step"]
+    first, said = found["first_step"], ""
+    if first:
+        said = f" | loss {first['loss']:.4f} ({first['plain_loss']:.4f}) cos "
+        said += f"{first['gradient_cosine']:.4f}"
     return (
         f"{name:12} {found['puzzles_per_second']:9.0f}/s step {found['step_milliseconds']:.2f} "
-        f"ms | {rows} | loss {first['loss']:.4f} ({first['plain_loss']:.4f}) cos "
-        f"{first['gradient_cosine']:.4f} | {found['peak_memory_gb']} GB "
+        f"ms | {rows}{said} | {found['peak_memory_gb']} GB "
         + " ".join(f"without {k}: {v}" for k, v in found["dropped"].items())[:300]
     )
 

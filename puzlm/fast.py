@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from puzlm import fast8, kernels
+from puzlm import fast8, kernels, kernels_cross
 from puzlm.fast_words import Columns, summed
 from puzlm.tokenizer import PAD
 from puzlm.tricks import PLAIN, Tricks
@@ -43,6 +44,9 @@ def bart(
     it is known which codebook each column belongs to.
     """
     table, heads = net.model.shared.weight, net.config.encoder_attention_heads
+    sizes = (heads, decoder_inputs.shape[1], inputs.shape[1], net.config.d_model)
+    if tricks.cross and not kernels_cross.suits(*sizes, inputs.device.type):
+        tricks = replace(tricks, cross=False)
     wrap = compiled if tricks.blocks else _as_it_is
     start, layer, last = wrap(_start), wrap(_encoder_layer), wrap(_decoder_layer)
     states = start(table, inputs, *_weights(net.model.encoder, ENDS), dtype, columns)
@@ -155,10 +159,17 @@ def mix(qkv: Tensor, heads: int, causal: bool) -> Tensor:
 def _cross_attention(
     w: dict[str, Tensor], name: str, x: Tensor, states: Tensor, heads: int, tricks: Tricks
 ) -> Tensor:
+    """Keys' and values' weights are applied to the few queries and means, not to all states."""
     batch, length, d = x.shape
     size = d // heads
     q = _linear(w, f"{name}.q_proj", x).view(batch, length, heads, size) * size**-0.5
     keys = w[f"{name}.k_proj.weight"].view(heads, size, d)
+    values = w[f"{name}.v_proj.weight"].view(heads, size, d)
+    if tricks.cross:
+        rows = torch.bmm(q.view(-1, heads, size).transpose(0, 1), keys)  # (heads, batch * N, d)
+        mean: Tensor = _CrossByHead.apply(rows, states)  # type: ignore[no-untyped-call]
+        mixed = torch.bmm(mean, values.transpose(1, 2)).transpose(0, 1).reshape(batch, length, d)
+        return _linear(w, f"{name}.out_proj", mixed + w[f"{name}.v_proj.bias"])
     q = torch.einsum("blhs,hsd->blhd", q, keys).reshape(batch, length * heads, d)
     if tricks.padded:
         mean = _Cross.apply(q, states).view(batch, length, heads, d)  # type: ignore[no-untyped-call]
@@ -168,7 +179,6 @@ def _cross_attention(
     else:
         shares = (q @ states.transpose(1, 2)).softmax(-1)  # (batch, N * heads, T)
         mean = (shares @ states).view(batch, length, heads, d)
-    values = w[f"{name}.v_proj.weight"].view(heads, size, d)
     mixed = torch.einsum("blhd,hsd->blhs", mean, values).reshape(batch, length, d)
     return _linear(w, f"{name}.out_proj", mixed + w[f"{name}.v_proj.bias"])
 
@@ -247,6 +257,22 @@ class _Cross(torch.autograd.Function):
         wide, back = shares.float(), (states @ grad.transpose(1, 2)).float()
         scores = (wide * (back - (wide * back).sum(1, keepdim=True))).to(q.dtype)
         return scores.transpose(1, 2) @ states, kernels.two_products(shares, grad, scores, q)
+
+
+class _CrossByHead(torch.autograd.Function):
+    """The same in kernels of its own, for queries (heads, batch * N, d)."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, states: Tensor) -> Tensor:
+        mean: Tensor
+        mean, kept = kernels_cross.cross(q, states)
+        ctx.save_for_backward(q, states, kept)
+        return mean
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        dq, dstates = kernels_cross.cross_backward(*ctx.saved_tensors, grad)
+        return dq, dstates
 
 
 class _Gelu(torch.autograd.Function):

@@ -31,7 +31,7 @@ NAMES = (
 )  # fmt: skip
 """Weights of a layer, in the order in which _Encoder takes them and gives their gradients."""
 KEPT = 11  # tensors of a layer that the backward pass reads
-ROWS = 64  # tokens of a batch must be a multiple: kernels take so many at a time
+ROWS = 128  # tokens of a batch must be a multiple: kernels take so many at a time
 GRADIENT = 2.0**18
 """Scale of gradients, times puzzles: a loss that is a mean makes them as small as those are many.
 With it half of them are above 1/32 and the largest about 1,000, before training and after it
@@ -79,10 +79,10 @@ class _Encoder(torch.autograd.Function):
             o = product(mixed8, mix8[0], mixing, mix8[2], dtype, bias[1])
             total1, x1, x8, stats1 = k8.norm(out, o, w[12], w[13])
             h = product(x8, fc1[0], normed, fc1[2], dtype, bias[2])
-            g8 = k8.gelu(h)
+            g8, g_turned = k8.gelu(h)
             o = product(g8, fc2[0], active, fc2[2], dtype, bias[3])
             total2, out, out8, stats2 = k8.norm(x1, o, w[14], w[15], i == count - 1)
-            kept += [qkv, mixed, logs, total1, stats1, x8, h, g8, total2, stats2]
+            kept += [qkv, mixed, logs, total1, stats1, x8, h, g_turned, total2, stats2]
         ctx.save_for_backward(*weights, *kept, *(t for s in small for t in s[1:]))
         ctx.shape = (batch, length, d, heads, count)
         return out.view(batch, length, d)
@@ -101,29 +101,29 @@ class _Encoder(torch.autograd.Function):
             return product(g8, small[of], grained, small[of + 1], dtype)
 
         def weight(g8: Tensor, x8: Tensor, unit_x: Tensor) -> Tensor:
-            """And that of its weight: a sum over all tokens, so not the quick way."""
-            return product(turn(g8), turn(x8), grained, unit_x, torch.float32, fast=False)
+            """And that of its weight, from both turned: a sum over all tokens, so not `fast`."""
+            return product(g8, x8, grained, unit_x, dtype, fast=False).float()
 
         a, b = grad.reshape(-1, d).contiguous(), None
         found: list[Tensor] = []
         for i in reversed(range(count)):
             w = weights[i * len(NAMES) : (i + 1) * len(NAMES)]
-            y8, qkv, mixed, logs, total1, stats1, x8, h, g8, total2, stats2 = kept[
+            y8, qkv, mixed, logs, total1, stats1, x8, h, g_turned, total2, stats2 = kept[
                 KEPT * i : KEPT * (i + 1)
             ]
             a, a8, (d_gain2, d_shift2, d_bias2) = k8.norm_backward(
                 a, b, total2, stats2, w[14], scale
             )
-            d_fc2 = weight(a8, g8, active)
-            dh, d_bias1 = k8.gelu_backward(down(a8, 8 * i + 6), h, scale)
-            d_fc1 = weight(dh, x8, normed)
+            d_fc2 = weight(turn(a8), g_turned, active)
+            dh, dh_turned, d_bias1 = k8.gelu_backward(down(a8, 8 * i + 6), h, scale)
+            d_fc1 = weight(dh_turned, turn(x8), normed)
             a, a8, (d_gain1, d_shift1, d_bias_out) = k8.norm_backward(
                 a, down(dh, 8 * i + 4), total1, stats1, w[12], scale
             )
             d_out = a.t() @ mixed.view(-1, d)
             dm = down(a8, 8 * i + 2).view(batch, length, d)
             dqkv, d_bias = attend_backward(qkv, mixed, logs, dm, heads, scale)
-            b, d_qkv = down(dqkv, 8 * i), weight(dqkv, y8, normed)
+            b, d_qkv = down(dqkv, 8 * i), weight(turn(dqkv), turn(y8), normed)
             found = [
                 *d_qkv.chunk(3), d_out.float(), d_fc1, d_fc2,
                 *d_bias.chunk(3), d_bias_out, d_bias1, d_bias2,

@@ -3,9 +3,8 @@
 
 A matrix unit multiplies numbers of 8 bits twice as fast as those of 16, but somebody has to round
 them. So every kernel that writes something a product will read writes it rounded, in the same pass.
-It sums along rows only: for the gradient of a weight both factors are turned round first (`turn`).
-Rows and columns written by one kernel are no faster, and Triton's ptxas gets them wrong: of two
-conversions that it merges into one register it forgets one where single bytes are read, too.
+It sums along rows only: for the gradient of a weight both factors are turned round first, the wide
+ones by the kernel that writes them, the narrow ones by `turn`.
 
 Activations are rounded to e4m3 by fixed scales: what a layer norm leaves cannot be far from 1.
 Gradients are rounded to e5m2, whose 32 powers of two need no scale but that of the batch. A weight
@@ -38,26 +37,74 @@ if importlib.util.find_spec("triton") is not None:
         return 1.0 / (1.0 + tl.exp2(-y)), t
 
     @triton.jit
-    def _gelu_kernel(h, small, WIDTH: tl.constexpr, SCALE: tl.constexpr):
-        at = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
-        x = tl.load(h + at).to(tl.float32)
-        share, _ = _logistic(x)
-        tl.store(small + at, (x * share * SCALE).to(tl.float8e4nv))
+    def _word(a, b, c, d, E5: tl.constexpr):
+        """Four numbers in 8 bits, as one word of 32; a first.
+
+        By hand, since Triton's ptxas gets it wrong where numbers in 8 bits are written as a row and
+        read as single bytes, too: of two conversions that it merges it forgets one.
+        """
+        if E5:
+            return tl.inline_asm_elementwise(
+                "{.reg .b16 lo, hi; cvt.rn.satfinite.e5m2x2.f32 lo, $2, $1; "
+                "cvt.rn.satfinite.e5m2x2.f32 hi, $4, $3; mov.b32 $0, {lo, hi};}",
+                "=r,r,r,r,r", [a, b, c, d], tl.int32, True, 1,
+            )  # fmt: skip
+        else:
+            return tl.inline_asm_elementwise(
+                "{.reg .b16 lo, hi; cvt.rn.satfinite.e4m3x2.f32 lo, $2, $1; "
+                "cvt.rn.satfinite.e4m3x2.f32 hi, $4, $3; mov.b32 $0, {lo, hi};}",
+                "=r,r,r,r,r", [a, b, c, d], tl.int32, True, 1,
+            )  # fmt: skip
 
     @triton.jit
-    def _gelu_backward_kernel(grad, h, small, sums, rows, scale, WIDTH: tl.constexpr):
-        columns = tl.arange(0, WIDTH)
-        total = tl.zeros([WIDTH], tl.float32)
-        for row in range(tl.program_id(0), rows, tl.num_programs(0)):
-            at = row * WIDTH + columns
-            x = tl.load(h + at).to(tl.float32)
-            g = tl.load(grad + at).to(tl.float32)
-            share, t = _logistic(x)
-            rise = 1.5944698 + t * (0.22368546 - t * 0.0039127396)  # of the exponent
-            g = g * (share + x * rise * (share - share * share))
-            tl.store(small + at, (g * scale).to(tl.float8e5))
-            total += g
-        tl.store(sums + tl.program_id(0) * WIDTH + columns, total)
+    def _put(turned, word, rows, R: tl.constexpr, C: tl.constexpr):
+        """Write words (R, C), each of four rows, turned round. Bytes would change places through
+        shared memory four times as slowly."""
+        c = tl.program_id(1) * C + tl.arange(0, C)
+        at = c[:, None] * (rows // 4) + (tl.program_id(0) * R + tl.arange(0, R))[None, :]
+        tl.store(turned + at, tl.trans(word))
+
+    @triton.jit
+    def _gelu_part(h, small, at, SCALE: tl.constexpr):
+        x = tl.load(h + at).to(tl.float32)
+        share, _ = _logistic(x)
+        y = x * share * SCALE
+        tl.store(small + at, y.to(tl.float8e4nv))
+        return y
+
+    @triton.jit
+    def _gelu_kernel(h, small, turned, rows, WIDTH: tl.constexpr, SCALE: tl.constexpr,
+                     R: tl.constexpr, C: tl.constexpr):  # fmt: skip
+        r = 4 * (tl.program_id(0) * R + tl.arange(0, R))
+        at = r[:, None] * WIDTH + (tl.program_id(1) * C + tl.arange(0, C))[None, :]
+        a = _gelu_part(h, small, at, SCALE)
+        b = _gelu_part(h, small, at + WIDTH, SCALE)
+        c = _gelu_part(h, small, at + 2 * WIDTH, SCALE)
+        d = _gelu_part(h, small, at + 3 * WIDTH, SCALE)
+        _put(turned, _word(a, b, c, d, False), rows, R, C)
+
+    @triton.jit
+    def _slope_part(grad, h, small, at, scale):
+        x = tl.load(h + at).to(tl.float32)
+        g = tl.load(grad + at).to(tl.float32)
+        share, t = _logistic(x)
+        rise = 1.5944698 + t * (0.22368546 - t * 0.0039127396)  # of the exponent
+        g = g * (share + x * rise * (share - share * share)) * scale
+        tl.store(small + at, g.to(tl.float8e5))
+        return g
+
+    @triton.jit
+    def _gelu_backward_kernel(grad, h, small, turned, sums, rows, scale, WIDTH: tl.constexpr,
+                              R: tl.constexpr, C: tl.constexpr):  # fmt: skip
+        r = 4 * (tl.program_id(0) * R + tl.arange(0, R))
+        column = tl.program_id(1) * C + tl.arange(0, C)
+        at = r[:, None] * WIDTH + column[None, :]
+        a = _slope_part(grad, h, small, at, scale)
+        b = _slope_part(grad, h, small, at + WIDTH, scale)
+        c = _slope_part(grad, h, small, at + 2 * WIDTH, scale)
+        d = _slope_part(grad, h, small, at + 3 * WIDTH, scale)
+        tl.store(sums + tl.program_id(0) * WIDTH + column, tl.sum((a + b) + (c + d), 0) / scale)
+        _put(turned, _word(a, b, c, d, True), rows, R, C)
 
     @triton.jit
     def _norm_kernel(x, o, gain, shift, total, out, small, stats, D: tl.constexpr,
@@ -120,23 +167,20 @@ if importlib.util.find_spec("triton") is not None:
 
     @triton.jit
     def _turn_kernel(x, turned, rows, D, R: tl.constexpr, C: tl.constexpr):
-        """Bytes (4 R, C) turned round. Four of a column are one word of 32 bits: those change
-        places through shared memory four times as fast."""
-        first, column = tl.program_id(0) * R, tl.program_id(1) * C
-        c = column + tl.arange(0, C)
-        at = x + (4 * (first + tl.arange(0, R)))[:, None] * D + c[None, :]
+        """Bytes (4 R, C) turned round."""
+        r = 4 * (tl.program_id(0) * R + tl.arange(0, R))
+        at = x + r[:, None] * D + (tl.program_id(1) * C + tl.arange(0, C))[None, :]
         word = tl.load(at).to(tl.uint32)
         word = word | (tl.load(at + D).to(tl.uint32) << 8)
         word = word | (tl.load(at + 2 * D).to(tl.uint32) << 16)
         word = word | (tl.load(at + 3 * D).to(tl.uint32) << 24)
-        there = c[:, None] * (rows // 4) + (first + tl.arange(0, R))[None, :]
-        tl.store(turned + there, tl.trans(word).to(tl.int32, bitcast=True))
+        _put(turned, word.to(tl.int32, bitcast=True), rows, R, C)
 
 
-TURN = (16, 128, 4)  # a quarter of the rows, columns, and warps that a program turns
+TURN = (32, 128, 8)  # a quarter of the rows, columns, and warps that a program turns
+GELU, GELU_BACKWARD = (8, 256, 4), (16, 128, 4)  # likewise
 NORM, NORM_BACKWARD = (4, 4), (4, 4)  # rows a program takes at a time, and warps
 PROGRAMS = 528  # of a norm's backward pass, each with rows of its own: 4 a multiprocessor
-GELU_PROGRAMS = 1056  # of GELU's
 
 
 @functools.cache
@@ -169,7 +213,7 @@ def product(
 
 
 def turn(x: Tensor) -> Tensor:
-    """x (n, d) of 8 bits turned round, (d, n); n divides by 64, and d by 128."""
+    """x (n, d) of 8 bits turned round, (d, n); n and d divide by 128."""
     n, d = x.shape
     if not x.is_cuda:
         return x.t().contiguous()
@@ -221,26 +265,36 @@ def slope(x: Tensor) -> Tensor:
     return share + x * rise * (share - share * share)
 
 
-def gelu(h: Tensor) -> Tensor:
-    """GELU of h (n, d) in 8 bits."""
+def gelu(h: Tensor) -> tuple[Tensor, Tensor]:
+    """GELU of h (n, d) in 8 bits, and turned (d, n)."""
     n, d = h.shape
     if not h.is_cuda:
-        return rounded(h.float() * below(h.float()), ACTIVE, E4)
-    out = torch.empty(n, d, dtype=E4, device=h.device)
-    _gelu_kernel[(n,)](h, out, WIDTH=d, SCALE=ACTIVE, num_warps=4)
-    return out
+        out = rounded(h.float() * below(h.float()), ACTIVE, E4)
+        return out, turn(out)
+    out, turned = (torch.empty(s, dtype=E4, device=h.device) for s in ((n, d), (d, n)))
+    rows, columns, warps = GELU
+    _gelu_kernel[(n // (4 * rows), d // columns)](
+        h, out, turned.view(torch.int32), n, WIDTH=d, SCALE=ACTIVE, R=rows, C=columns,
+        num_warps=warps,
+    )  # fmt: skip
+    return out, turned
 
 
-def gelu_backward(grad: Tensor, h: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Gradient of h in 8 bits, and its sums over rows (d,)."""
+def gelu_backward(grad: Tensor, h: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient of h in 8 bits, turned, and its sums over rows (d,)."""
     n, d = h.shape
     if not h.is_cuda:
         wide = grad.float() * slope(h.float())
-        return rounded(wide, scale, E5), wide.sum(0)
-    out = torch.empty(n, d, dtype=E5, device=h.device)
-    sums = torch.empty(min(n, GELU_PROGRAMS), d, dtype=torch.float32, device=h.device)
-    _gelu_backward_kernel[(len(sums),)](grad, h, out, sums, n, scale, WIDTH=d, num_warps=4)
-    return out, sums.sum(0)
+        out = rounded(wide, scale, E5)
+        return out, turn(out), wide.sum(0)
+    out, turned = (torch.empty(s, dtype=E5, device=h.device) for s in ((n, d), (d, n)))
+    rows, columns, warps = GELU_BACKWARD
+    sums = torch.empty(n // (4 * rows), d, dtype=torch.float32, device=h.device)
+    _gelu_backward_kernel[(len(sums), d // columns)](
+        grad, h, out, turned.view(torch.int32), sums, n, scale, WIDTH=d, R=rows, C=columns,
+        num_warps=warps,
+    )  # fmt: skip
+    return out, turned, sums.sum(0)
 
 
 # ---- layer norm -----------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def _(x, centroids, half):
     return x.new_empty(len(x), dtype=torch.int64)
 
 
-HALF_WAY = (128, 64, 8, 3)
+HALF_WAY = (64, 64, 4, 2)
 """Rows and columns of a tile, warps and stages of the kernel for split float16 numbers."""
 TILE = 256
 """That kernel reads whole tiles of centroids: their number is a multiple of this."""

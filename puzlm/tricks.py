@@ -27,6 +27,8 @@ class Tricks:
     padded: bool = False
     """Cross-attention's backward pass written out, so that none of its products has rows of 116
     numbers and the second adds to what the first wrote; the cells' head padded to 8 rows."""
+    cross: bool = False
+    """Cross-attention in kernels of its own (kernels_cross.py), by heads, where it suits."""
     gathered: bool = False
     """With blocks: the gradients of the encoder states, one from each reader, are added up in one
     pass instead of one after the other."""
