@@ -17,9 +17,10 @@ RUNS = ROOT / "docs" / "runs"
 STEPS = (  # which file each step of the ladder is read from
     ("speed-2026-11-15-b.json", ("plain", "fast", "blocks", "tokens", "layout", "gelu")),
     ("speed-2026-11-17-a.json", ("attention", "cut")),
-    ("speed-2026-11-17-b.json", ("padded", "logsum", "batch", "fp8")),
+    ("speed-2026-11-17-b.json", ("padded", "logsum", "batch")),
+    ("speed-2026-11-18.json", ("fp8", "cross", "wide", "ahead")),
 )
-CURVES = RUNS / "curve-2026-11-17.json"
+CURVES = RUNS / "curve-2026-11-18.json"
 PICTURE = ROOT / "docs" / "pictures" / "curve.png"
 STAGES = ("cut", "tokenise", "sort", "forward", "backward", "optimiser")
 COLOURS = {"plain": "#444444", "fast": "#1f77b4", "fp8": "#d62728"}

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from puzlm import fast, kernels, kernels_cut
+from puzlm import kernels_fp8 as k8
 from puzlm.bench_training import matrix_rate, median, noise
 from puzlm.corpus import Album, CutSettings, draw_batch
 from puzlm.errors import SettingsError, nearest
@@ -140,7 +141,7 @@ WAYS: dict[str, tuple[Any, ...]] = {  # the first is the one in use
 
 
 def products(device: str) -> dict[str, Any]:
-    """Encoder products of 1,024 sentences, forward: bfloat16, and 8 bits by row and by tensor."""
+    """Encoder products of 1,024 sentences, forward: in bfloat16 and in 8 bits."""
     rows, dtype = (118_784, torch.bfloat16) if device == "cuda" else (64, torch.float32)
     shapes = {"qkv": (512, 1536), "out": (512, 512), "fc1": (512, 2048), "fc2": (2048, 512)}
 
@@ -149,11 +150,8 @@ def products(device: str) -> dict[str, Any]:
         b = torch.randn(m, d, device=device, dtype=dtype)
         works: dict[str, Callable[[], Any]] = {"bfloat16": lambda: a @ b.t()}
         if device == "cuda":
-            (a8, sa), (b8, sb) = kernels.rows8(a), kernels.rows8(b)
-            one = torch.ones((), device=device)
-            scaled = partial(torch._scaled_mm, a8, b8.t(), out_dtype=dtype, use_fast_accum=True)
-            works["fp8_rows"] = lambda: scaled(scale_a=sa, scale_b=sb.t())
-            works["fp8_tensor"] = lambda: scaled(scale_a=one, scale_b=one)
+            small, one = (a.to(k8.E4), b.to(k8.E4)), k8.unit(1.0, a.device)
+            works["fp8"] = lambda: k8.product(*small, one, one, dtype)
         return {name: round(1e3 * median(work, device, 10), 3) for name, work in works.items()}
 
     return {name: _guarded(partial(timed, *shape)) for name, shape in shapes.items()}

@@ -27,7 +27,6 @@ from puzlm.tokenizer import PieceTokenizer
 from puzlm.train import Pages
 from puzlm.tricks import PLAIN, Tricks
 
-
 MOST_CHECKED = 4096  # puzzles a step whose first step is compared: the library's takes more memory
 
 

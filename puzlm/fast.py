@@ -50,7 +50,7 @@ def bart(
     wrap = compiled if tricks.blocks else _as_it_is
     start, layer, last = wrap(_start), wrap(_encoder_layer), wrap(_decoder_layer)
     states = start(table, inputs, *_weights(net.model.encoder, ENDS), dtype, columns)
-    if tricks.fp8 and fast8.suits(net, inputs.shape):
+    if tricks.fp8 and fast8.suits(net, inputs.shape, inputs.device.type):
         states = fast8.encode(states, net.model.encoder.layers, heads)
     else:
         for block in net.model.encoder.layers:

@@ -38,16 +38,17 @@ With it half of them are above 1/32 and the largest about 1,000, before training
 (docs/runs/gradients.txt); e5m2 reaches from 2^-16 to 57,344."""
 
 
-def suits(net: Any, shape: torch.Size) -> bool:
+def suits(net: Any, shape: torch.Size, device: str) -> bool:
     """Whether sentences (batch, T, ...) of a BART can be read in 8 bits."""
     c, tokens = net.config, shape[0] * shape[1]
     widths = (c.d_model, c.encoder_ffn_dim)
-    fits = all(w % 128 == 0 and w & (w - 1) == 0 for w in widths)
+    fits = c.d_model % 128 == 0 and c.encoder_ffn_dim % 256 == 0
+    fits = fits and all(w & (w - 1) == 0 for w in widths)
     return (
         fits
         and tokens % ROWS == 0
         and tokens * max(3 * c.d_model, c.encoder_ffn_dim) < 2**31
-        and kernels_attend8.suits(shape[1], c.d_model // c.encoder_attention_heads)
+        and kernels_attend8.suits(shape[1], c.d_model // c.encoder_attention_heads, device)
     )
 
 

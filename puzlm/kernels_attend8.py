@@ -216,9 +216,12 @@ if GLUON:
 REGISTERS = 168  # a thread: three programs share a multiprocessor; 0.38 ms instead of 0.42
 
 
-def suits(length: int, size: int) -> bool:
-    """Whether the kernels can take so many tokens, and heads of this size."""
-    return length <= LONGEST and size == TILE
+def suits(length: int, size: int, device: str) -> bool:
+    """Whether the kernels can take so many tokens, and heads of this size; on a GPU, if it has
+    what Gluon is told to use."""
+    if length > LONGEST or size != TILE:
+        return False
+    return "cuda" not in device or (GLUON and torch.cuda.get_device_capability(device)[0] == 9)
 
 
 def attend(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:

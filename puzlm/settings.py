@@ -74,6 +74,8 @@ class TrainSettings:
     device: str = "auto"
     fast: bool = True
     """Use the compiled BART of fast.py on a GPU."""
+    fp8: bool = False
+    """On a GPU like the H100, the encoder's products in 8 bits where it suits: a fifth faster."""
     start: str = ""
     """A model to start from: its folder, or its name in the box."""
     fit_puzzles: int = 4096

@@ -248,7 +248,7 @@ def train(
         tokenizer.save_pretrained(folder)
         write_bytes(folder / "settings.json", json.dumps(recipe.as_dict(), indent=1).encode())
     fast = t.fast and device.startswith("cuda") and recipe.model.backbone == "bart"
-    tricks = tricks_for(device, album) if fast else PLAIN
+    tricks = tricks_for(device, album, t.fp8) if fast else PLAIN
     pages = Pages(recipe, tokenizer, device, album, fast, tricks)
     exams = Exams(recipe, tokenizer)
 
@@ -276,13 +276,12 @@ def train(
     )
 
 
-def tricks_for(device: str, album: Album | None) -> Tricks:
+def tricks_for(device: str, album: Album | None, fp8: bool = False) -> Tricks:
     """What the fast loop can do on a GPU: without the kernels everything the plain way."""
     if not kernels.there(device):
         return PLAIN
-    if album is None:  # puzzles that were cut and tokenised before
-        return replace(PROVEN, cut=False)
-    return replace(PROVEN, cut=room(album, device))
+    # Without images, puzzles were cut and tokenised before.
+    return replace(PROVEN, cut=album is not None and room(album, device), fp8=fp8)
 
 
 class Exams:

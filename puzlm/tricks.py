@@ -41,8 +41,8 @@ class Tricks:
     attention: str = "library"
     """'library' (torch chooses), or 'kernel' (kernels.attend) where it suits: up to 160 tokens."""
     fp8: bool = False
-    """The encoder's products in 8 bits, forward and backward, with kernels of its own between them
-    (fast8.py), where it suits."""
+    """With blocks: the encoder's products in 8 bits, forward and backward, with kernels of its own
+    between them (fast8.py), where it suits."""
     blocks: bool = False
     """Layers compiled one by one: all layers of a stack share their code, so the compiler works
     half as long; the launches this costs are free in a graph."""
@@ -65,10 +65,12 @@ class Tricks:
 PLAIN = Tricks()
 # What the fast loop trains with: measured faster, and the same within rounding (docs/speed.md).
 PROVEN = Tricks(
-    tokens="split",
+    tokens="half",
     cut=True,
+    patches=True,
     aligned=True,
     padded=True,
+    cross=True,
     gathered=True,
     heads16=True,
     gelu="kernel",

@@ -16,7 +16,13 @@ pytestmark = pytest.mark.skipif(
 
 START = """
 import sys, torch, triton
+from triton.runtime import interpreter
 from puzlm import kernels as k
+plain_patch = interpreter._patch_lang_tensor
+def patched(tensor, scope):
+    plain_patch(tensor, scope)  # whose int() of an array of one number a newer numpy refuses
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+interpreter._patch_lang_tensor = patched
 torch.manual_seed(0)
 def near(got, want, bound=1e-5):
     assert float((got - want).abs().max()) < bound * max(1.0, float(want.abs().max())), (got, want)
@@ -59,22 +65,71 @@ sys.exit("a mask was ignored")
 """
 GELU = """
 h, grad = torch.randn(7, 64), torch.randn(7, 64)
-for fp8 in (False, True):  # the 8 bits in float32, so that nothing is rounded
-    small, scales = torch.full_like(h, 9.0), torch.full((7, 1), 9.0)
-    out = torch.full_like(h, 9.0)
-    k._gelu_kernel[(3,)](h, out, small, scales, 7, WIDTH=64, FP8=fp8)
-    near(out, torch.nn.functional.gelu(h))
-    if fp8:
-        near(small * scales, out)
-        near(scales, k.rows8(out)[1])
-    back, sums = torch.full_like(h, 9.0), torch.full((3, 64), 9.0)
-    k._gelu_backward_kernel[(3,)](grad, h, back, sums, small, scales, 7, WIDTH=64, FP8=fp8)
-    want = k.gelu_backward(grad, h, False)[0]
-    near(back, want)
-    near(sums.sum(0), want.sum(0))
-    if fp8:
-        near(small * scales, back)
-        near(scales, k.rows8(back)[1])
+out = torch.full_like(h, 9.0)
+k._gelu_kernel[(3,)](h, out, 7, WIDTH=64)
+near(out, torch.nn.functional.gelu(h))
+back, sums = torch.full_like(h, 9.0), torch.full((3, 64), 9.0)
+k._gelu_backward_kernel[(3,)](grad, h, back, sums, 7, WIDTH=64)
+want = k.gelu_backward(grad, h)[0]
+near(back, want)
+near(sums.sum(0), want.sum(0))
+"""
+EIGHT = """
+import triton.language as tl
+from puzlm import kernels_fp8 as k
+
+@triton.jit
+def word(a, b, c, d, E5: tl.constexpr):
+    \"\"\"The interpreter knows no assembler.\"\"\"
+    if E5:
+        a, b, c, d = a.to(tl.float8e5), b.to(tl.float8e5), c.to(tl.float8e5), d.to(tl.float8e5)
+    else:
+        a, b = a.to(tl.float8e4nv), b.to(tl.float8e4nv)
+        c, d = c.to(tl.float8e4nv), d.to(tl.float8e4nv)
+    a, b = a.to(tl.uint8, bitcast=True).to(tl.uint32), b.to(tl.uint8, bitcast=True).to(tl.uint32)
+    c, d = c.to(tl.uint8, bitcast=True).to(tl.uint32), d.to(tl.uint8, bitcast=True).to(tl.uint32)
+    return (a | (b << 8) | (c << 16) | (d << 24)).to(tl.int32, bitcast=True)
+
+k._word = word
+def off(got, want):
+    return float((got.float() - want.float()).norm() / want.float().norm())
+def room(*shape):  # 0x70 is large, and no number that could be right by chance
+    return torch.full(shape, 0x70, dtype=torch.uint8).view(dtype)
+n, d = 128, 256
+h, grad, gain, shift = torch.randn(n, d), torch.randn(n, d), torch.rand(d) + 0.5, torch.randn(d)
+dtype = k.E4  # the interpreter rounds towards 0
+small, turned = room(n, d), room(d, n)
+k._gelu_kernel[(n // 32, 1)](h, small, turned.view(torch.int32), n, WIDTH=d, SCALE=k.ACTIVE, R=8,
+                             C=256)
+assert off(small, k.gelu(h)[0]) < 0.1 and torch.equal(turned.float(), small.float().t())
+dtype = k.E5
+small, turned, sums = room(n, d), room(d, n), torch.full((2, d), 9.0)
+k._gelu_backward_kernel[(2, 2)](
+    grad, h, small, turned.view(torch.int32), sums, n, 4.0, WIDTH=d, R=16, C=128)
+want = k.gelu_backward(grad, h, 4.0)
+assert off(small, want[0]) < 0.2 and torch.equal(turned.float(), small.float().t())
+assert off(sums.sum(0), want[2]) < 1e-5
+again = room(d, n)
+k._turn_kernel[(1, 2)](small.view(torch.uint8), again.view(torch.int32), n, d, R=32, C=128)
+assert torch.equal(again.float(), turned.float())
+dtype = k.E4
+total, out, stats = (torch.full((n, w), 9.0) for w in (d, d, 2))
+small = room(n, d)
+k._norm_kernel[(n // 4,)](h, grad, gain, shift, total, out, small, stats, D=d, R=4, SCALE=k.NORMED,
+                          LAST=False)
+want = k.norm(h, grad, gain, shift)
+assert max(off(a, b) for a, b in zip((total, out, stats), (want[0], want[1], want[3]))) < 1e-5
+assert off(small, want[2]) < 0.1
+dtype = k.E5
+back, small, sums = torch.full((n, d), 9.0), room(n, d), torch.full((3, 3, d), 9.0)
+k._norm_backward_kernel[(3,)](grad, h, total, stats, gain, back, small, sums, n // 4, 4.0, D=d, R=4,
+                              BOTH=True)
+want = k.norm_backward(grad, h, total, stats, gain, 4.0)
+assert off(back, want[0]) < 1e-5 and off(small, want[1]) < 0.2 and off(sums.sum(0), want[2]) < 1e-5
+dtype = k.E4
+small, most = room(n, d), h.abs().amax()
+k._round_kernel[(n * d // 2048,)](h, most, small, LARGEST=448.0, SIZE=2048)
+assert off(small, k.small(h, most, 448.0)) < 0.1
 """
 NEAREST = """
 from puzlm import kernels_nearest as k
@@ -155,6 +210,10 @@ def test_attention_with_a_tail(length):
 
 def test_gelu():
     interpreted(GELU)
+
+
+def test_between_products_in_8_bits():
+    interpreted(EIGHT)
 
 
 def test_nearest_centroid():

@@ -142,7 +142,8 @@ def test_attention_is_that_of_the_library(length, causal):
 EVERYTHING = Tricks(cut=True, padded=True)
 OTHERS = [
     Tricks(attention="kernel", gelu="kernel"),
-    Tricks(gelu="kernel", fp8="fc", tokens="split"),
+    Tricks(gelu="kernel", fp8=True, tokens="split"),
+    Tricks(cross=True),
     Tricks(tokens="half", cut=True, patches=True),
 ]
 
@@ -207,10 +208,10 @@ def test_a_kernel_that_is_wrong_or_fails_is_dropped_and_said(trick, module, name
 
 
 def test_what_is_measured_and_pays_is_trained_with():
-    """The ladder up to `padded`, of docs/speed.md; then come a larger batch and 8 bits."""
-    assert list(VARIANTS)[-3:] == ["padded", "batch", "fp8"]
-    assert VARIANTS["padded"].tricks == VARIANTS["batch"].tricks == PROVEN
-    assert not PROVEN.fp8
+    """The ladder of docs/speed.md; 8 bits where a recipe says so."""
+    assert list(VARIANTS)[-6:] == ["batch", "half", "fp8", "cross", "wide", "ahead"]
+    assert VARIANTS["padded"].tricks == VARIANTS["batch"].tricks
+    assert replace(VARIANTS["ahead"].tricks, fp8=False) == PROVEN
     assert not set(VARIANTS) & set(EXTRA)
 
 
@@ -223,6 +224,7 @@ def test_training_takes_the_tricks_that_the_device_allows(monkeypatch):
     for free, cut in ((8 * len(words), True), (8 * len(words) - 1, False)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 10 * free))
         assert tricks_for("cuda", album) == replace(PROVEN, cut=cut)
+        assert tricks_for("cuda", album, True) == replace(PROVEN, cut=cut, fp8=True)
         assert tricks_for("cuda", None) == replace(PROVEN, cut=False)
 
 

@@ -1,0 +1,148 @@
+"""The encoder in 8 bits: its parts, and the whole against BART's own layers."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import BartConfig, BartForConditionalGeneration
+
+from puzlm import bench_checks, fast8, kernels_attend8, kernels_cross
+from puzlm import kernels_fp8 as k8
+from puzlm.fast import bart
+from puzlm.tricks import Tricks
+
+
+def off(got, want):
+    return float(
+        (got.detach().float() - want.detach().float()).norm() / want.detach().float().norm()
+    )
+
+
+def net(**changes):
+    """Two layers of 128 with heads of 64."""
+    torch.manual_seed(0)
+    few = {"encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 256, "decoder_ffn_dim": 128}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = {"vocab_size": 90, "d_model": 128, "dropout": 0.0, **few, **heads, **changes}
+    return BartForConditionalGeneration(BartConfig(**config))
+
+
+def test_the_fit_of_gelu_is_closer_than_bfloat16():
+    x = torch.linspace(-9, 9, 20_001, dtype=torch.float64, requires_grad=True)
+    want = F.gelu(x)
+    (rise,) = torch.autograd.grad(want.sum(), x)
+    x, want = x.detach(), want.detach()
+    error = (x * k8.below(x) - want).abs()
+    assert float(error.max()) < 6e-5
+    assert float((error / want.abs().clamp_min(2e-3)).max()) < 1 / 1300
+    assert float((k8.slope(x) - rise).abs().max()) < 5e-4
+    near = x.clone().requires_grad_()
+    (own,) = torch.autograd.grad((near * k8.below(near)).sum(), near)
+    inside = x.abs() < 4.9  # beyond, the fit is a straight line
+    assert torch.allclose(k8.slope(x)[inside], own[inside], atol=1e-6)
+
+
+def test_a_norm_and_its_gradients_are_the_librarys():
+    torch.manual_seed(0)
+    x, o, a, b = (torch.randn(128, 64) for _ in range(4))
+    gain, shift = (torch.rand(64) + 0.5).requires_grad_(), torch.randn(64, requires_grad=True)
+    total = (x + o).requires_grad_()
+    want = F.layer_norm(total, (64,), gain, shift)
+    back = torch.autograd.grad(want, (total, gain, shift), a + b)
+    kept, out, small, stats = k8.norm(x, o, gain.detach(), shift.detach())
+    assert torch.allclose(out, want, atol=1e-5) and torch.equal(kept, x + o)
+    assert off(small.float() / k8.NORMED, want) < 0.04
+    found, found8, sums = k8.norm_backward(a, b, kept, stats, gain.detach(), 64.0)
+    assert torch.allclose(found, back[0], atol=1e-5)
+    assert off(found8.float() / 64, back[0]) < 0.08
+    for got, right in zip(sums, (back[1], back[2], back[0].sum(0)), strict=True):
+        assert torch.allclose(got, right, atol=1e-4)
+
+
+def test_what_is_too_large_for_8_bits_becomes_the_largest():
+    x = torch.tensor([[1e9, -1e9, 1.0, 0.0]])
+    assert k8.rounded(x, 2.0, k8.E4).float().tolist() == [[448, -448, 2, 0]]
+    assert k8.rounded(x, 2.0, k8.E5).float().tolist() == [[57344, -57344, 2, 0]]
+
+
+def test_weights_keep_their_size():
+    torch.manual_seed(0)
+    q, k, out = torch.randn(128, 128), 5 * torch.randn(128, 128), 1e-3 * torch.randn(256, 128)
+    found = k8.weights([[q, k], [out]])
+    for (small, turned, scale), want in zip(found, (torch.cat([q, k]), out), strict=True):
+        assert off(small.float() * scale, want) < 0.04
+        assert torch.equal(turned.float(), small.float().t())
+
+
+def test_bart_in_8_bits_is_bart_within_rounding():
+    model = net()
+    ids, written = torch.randint(4, 90, (32, 28)), torch.randint(4, 90, (32, 9))
+    answers = torch.randint(4, 90, (288,))
+    results = []
+    for tricks in (Tricks(), Tricks(fp8=True)):
+        logits, states = bart(model, ids, written, torch.float32, tricks)
+        loss = F.cross_entropy(logits.flatten(0, 1), answers)
+        grads = torch.autograd.grad(loss, model.parameters(), allow_unused=True)
+        results.append((loss.detach(), states.detach(), grads))
+    (plain, states, before), (eight, rounded, after) = results
+    assert torch.allclose(plain, eight, rtol=0.01)
+    assert 1e-3 < off(rounded, states) < 0.1  # it is used, and it rounds
+    for (name, _), a, b in zip(model.named_parameters(), before, after, strict=True):
+        if a is not None and "k_proj.bias" not in name:  # whose gradient is 0 but for rounding
+            assert off(b, a) < 0.25, name
+    flat = [torch.cat([g.flatten() for g in grads if g is not None]) for grads in (before, after)]
+    assert float(F.cosine_similarity(*flat, dim=0)) > 0.999
+
+
+@pytest.mark.parametrize(
+    ("changes", "shape"),
+    [
+        ({"encoder_attention_heads": 4}, (32, 28)),  # heads of 32
+        ({"encoder_ffn_dim": 384}, (32, 28)),
+        ({}, (3, 28)),  # 84 tokens
+        ({}, (32, 144)),
+    ],
+)
+def test_what_does_not_suit_is_read_in_16_bits(changes, shape):
+    model = net(**changes)
+    assert fast8.suits(net(), torch.Size((32, 28)), "cpu")
+    assert not fast8.suits(model, torch.Size(shape), "cpu")
+    ids = torch.randint(4, 90, shape)
+    plain, eight = (
+        bart(model, ids, ids[:, :9], torch.float32, tricks)[0]
+        for tricks in (Tricks(), Tricks(fp8=True))
+    )
+    assert torch.equal(plain, eight)
+
+
+def test_attention_in_8_bits_is_attention():
+    torch.manual_seed(0)
+    qkv, grad = torch.randn(2, 28, 3 * 128), torch.randn(2, 28, 128)
+    mixed, small, logs = kernels_attend8.attend(qkv, 2)
+    assert off(small.float().view(mixed.shape) / k8.MIXED, mixed) < 0.04
+    found, sums = kernels_attend8.attend_backward(qkv, mixed, logs, grad, 2, 8.0)
+    assert found.shape == (56, 384) and off(found.float().sum(0) / 8, sums) < 0.2
+    assert float(sums[128:256].abs().max()) < 1e-4 * float(sums.abs().max())  # of the keys
+
+
+def test_cross_attention_by_heads_is_that_of_the_library():
+    assert bench_checks.cross("cpu", torch.float32)
+    model = net(d_model=256, encoder_attention_heads=4, decoder_attention_heads=4)
+    ids, written = torch.randint(4, 90, (4, 28)), torch.randint(4, 90, (4, 9))
+    assert kernels_cross.suits(4, 9, 28, 256, "cpu")
+    assert not kernels_cross.suits(8, 25, 28, 512, "cpu")
+    results = []
+    for tricks in (Tricks(), Tricks(cross=True)):
+        logits, states = bart(model, ids, written, torch.float32, tricks)
+        grads = torch.autograd.grad(logits.sin().sum(), model.parameters(), allow_unused=True)
+        results.append([logits.detach(), *(g for g in grads if g is not None)])
+    for a, b in zip(*results, strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-5 * float(a.abs().max()) + 1e-6)
+
+
+@pytest.mark.parametrize("slots", [4, 5])
+def test_a_product_waits_for_what_it_reads(slots):
+    """Chunk c of the states is copied in group c + 1, queries beyond the slots one a step."""
+    waits = [kernels_cross.forward_pending(8, slots, c) for c in range(8)]
+    assert waits[0] == 7 and waits[:2] == [7, 6] and min(waits) >= 0
+    later = [kernels_cross.backward_pending(8, 6, second, c) for second in (0, 1) for c in range(8)]
+    assert min(later) >= 0 and max(later) < 17
