@@ -2,11 +2,11 @@
 """Self-attention whose results and gradients are written in 8 bits, for fast8.py.
 
 The forward pass is that of kernels.py and writes a second copy. The backward pass is in Gluon,
-Triton's lower storey, where the kernel itself says what lies where: the operands are copied to
-shared memory once, and shares are worked out twice, as keys x queries for the gradients of keys and
-values and as queries x keys for that of queries. So every product takes its left factor from the
-registers in which the one before it left it, and nothing is turned round: seven products instead of
-five, in two thirds of the time (docs/runs/speed-attend8.txt).
+where the kernel itself says what lies where: the operands are copied to shared memory once, and
+shares are worked out twice, as keys x queries for the gradients of keys and values and as queries x
+keys for that of queries. So every product takes its left factor from the registers in which the one
+before it left it, and nothing is turned round: seven products instead of five, in two thirds of the
+time (docs/runs/speed-attend8.txt).
 
 Annotations are not postponed: Triton reads them.
 """
@@ -16,7 +16,7 @@ import importlib.util
 import torch
 from torch import Tensor
 
-from puzlm import kernels
+from puzlm import gluon_parts, kernels
 from puzlm.kernels_fp8 import E4, E5, MIXED, rounded
 
 TILE = 64  # keys, queries and features of a product
@@ -53,21 +53,16 @@ if importlib.util.find_spec("triton") is not None:
         tl.store(line + keys, most + tl.log2(total), keys < LENGTH)
 
 
-GLUON = importlib.util.find_spec("triton") is not None
-if GLUON:
-    try:
-        from triton.experimental import gluon
-        from triton.experimental.gluon import language as gl
-        from triton.experimental.gluon.language.nvidia.ampere import async_copy
-        from triton.experimental.gluon.language.nvidia.hopper import (
-            fence_async_shared,
-            warpgroup_mma,
-            warpgroup_mma_wait,
-        )
-    except ImportError:  # it is new, and moves
-        GLUON = False
+if gluon_parts.THERE:
+    from puzlm.gluon_parts import (
+        async_copy,
+        fence_async_shared,
+        gl,
+        gluon,
+        warpgroup_mma,
+        warpgroup_mma_wait,
+    )
 
-if GLUON:
     MMA = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
     LEFT = gl.constexpr(
         gl.DotOperandLayout(0, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]), 2)
@@ -217,11 +212,10 @@ REGISTERS = 168  # a thread: three programs share a multiprocessor; 0.38 ms inst
 
 
 def suits(length: int, size: int, device: str) -> bool:
-    """Whether the kernels can take so many tokens, and heads of this size; on a GPU, if it has
-    what Gluon is told to use."""
+    """Whether the kernels can take so many tokens, and heads of this size."""
     if length > LONGEST or size != TILE:
         return False
-    return "cuda" not in device or (GLUON and torch.cuda.get_device_capability(device)[0] == 9)
+    return "cuda" not in device or gluon_parts.runs_on(device)
 
 
 def attend(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
