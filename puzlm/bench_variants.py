@@ -29,6 +29,7 @@ from puzlm.tricks import Tricks
 TARGET = ["tokenizer.max_cells=9", "tokenizer.pca_dim=64"]  # 3x3, B = 4, BART 6+6, d_model 512
 SMALL = ["model.size=tiny", "train.batch=16", "tokenizer.vocab_size=256", "tokenizer.piece_size=48"]
 TOGETHER = 6  # processes that compile at once: each takes its memory of the device
+AT_ONCE = 10_240  # puzzles a step of all that are on the device at once, 12 MB each
 AHEAD = 1  # measuring processes that get ready while one measures
 
 
@@ -232,13 +233,18 @@ def run(
     with tempfile.TemporaryDirectory() as place_of_work:
         folder = Path(place_of_work)
         jobs = Jobs(folder, changes, max(1, min(4, (os.cpu_count() or 2) // max(1, len(names)))))
-        warm: list[subprocess.Popen[bytes]] = []
+        warm: list[tuple[subprocess.Popen[bytes], int]] = []
         compiled = began + 0.55 * budget
         for name in names:
-            while time.monotonic() < compiled and sum(w.poll() is None for w in warm) >= TOGETHER:
+            while time.monotonic() < compiled:
+                there = [size for process, size in warm if process.poll() is None]
+                if not there or (
+                    len(there) < TOGETHER and sum(there) + variants[name].batch <= AT_ONCE
+                ):
+                    break
                 time.sleep(0.2)
-            warm.append(jobs.start("--warm", name))
-        for process in warm:
+            warm.append((jobs.start("--warm", name), variants[name].batch))
+        for process, _ in warm:
             jobs.wait(process, compiled)
         record["seconds_compiling"] = round(time.monotonic() - began, 1)
         # Kernels were tuned while the device was shared: what was found then is worth nothing.
@@ -248,7 +254,10 @@ def run(
         todo = [("--parts", "")] * parts + [("--measure", name) for name in names]
         running: dict[str, subprocess.Popen[bytes]] = {}
         for place, (kind, name) in enumerate(todo):
+            here = variants[name].batch if name else 0
             for next_kind, next_name in todo[place : place + 1 + AHEAD]:
+                if next_name != name and here + variants[next_name].batch > AT_ONCE:
+                    break
                 if next_name not in running and time.monotonic() < end:
                     result = str(folder / f"{next_name or 'parts'}.json")
                     words = [next_kind, next_name] if next_name else [next_kind]
