@@ -23,6 +23,7 @@ def load(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     before = list(sys.path)
+    sys.path.insert(0, str(ROOT / "docs"))  # as when it is run: for its neighbours there
     spec.loader.exec_module(module)
     sys.path[:] = before
     return module
