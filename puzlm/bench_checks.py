@@ -91,15 +91,15 @@ def cross(device: str, dtype: torch.dtype) -> bool:
     """Cross-attention by heads, its gradients, against the library's way, twice for races."""
     q, grad = (torch.randn(8, 300 * 9, 512, device=device, dtype=dtype) * 0.1 for _ in range(2))
     states = torch.randn(300, 116, 512, device=device, dtype=dtype)
-    shapes = [t.view(8, 300, 9, 512).transpose(0, 1).reshape(300, 72, 512) for t in (q, grad)]
-    rows = shapes[0].float().requires_grad_()
+    rows, back = (kernels_cross.by_puzzle(t, len(states)).float() for t in (q, grad))
+    rows.requires_grad_()
     same = states.float().requires_grad_()
     want = (rows @ same.transpose(1, 2)).softmax(2) @ same
-    want_q, want_states = torch.autograd.grad(want, (rows, same), shapes[1].float())
+    want_q, want_states = torch.autograd.grad(want, (rows, same), back)
     for _ in range(2):
         mean, kept = kernels_cross.cross(q, states)
         dq, ds = kernels_cross.cross_backward(q, states, kept, grad)
-        found = [t.view(8, 300, 9, 512).transpose(0, 1).reshape(300, 72, 512) for t in (mean, dq)]
+        found = [kernels_cross.by_puzzle(t, len(states)) for t in (mean, dq)]
         pairs = ((found[0], want), (found[1], want_q), (ds, want_states))
         if not all(_off(a, b) < 0.02 for a, b in pairs):
             return False

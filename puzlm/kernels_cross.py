@@ -57,7 +57,7 @@ def cross(q, states):
         slots = 5 if same["D"] == 512 else 4  # what shared memory has room for
         cross_kernel[programs](q, states, mean, kept, batch, head, **same, R=slots, num_warps=8)
         return mean, kept
-    rows = _by_puzzle(q, len(states))
+    rows = by_puzzle(q, len(states))
     shares = (states @ rows.transpose(1, 2)).float().softmax(1).to(q.dtype)
     more = -shares.shape[2] % 8
     return _by_head(shares.transpose(1, 2) @ states, q), torch.nn.functional.pad(shares, (0, more))
@@ -85,7 +85,7 @@ def cross_backward(q, states, kept, grad):
             q, states, kept, grad, dq, ds, batch, head, **same, R=slots, num_warps=8
         )
         return dq, ds
-    rows, back = _by_puzzle(q, len(states)), _by_puzzle(grad, len(states))
+    rows, back = by_puzzle(q, len(states)), by_puzzle(grad, len(states))
     shares = kept[:, :, : rows.shape[1]]
     wide, scores = shares.float(), (states @ back.transpose(1, 2)).float()
     scores = (wide * (scores - (wide * scores).sum(1, keepdim=True))).to(q.dtype)
@@ -97,7 +97,7 @@ def _(q, states, kept, grad):
     return q.new_empty(q.shape), states.new_empty(states.shape)
 
 
-def _by_puzzle(x, batch):
+def by_puzzle(x, batch):
     """(heads, B * N, d) -> (B, heads * N, d)."""
     heads, _, d = x.shape
     return x.view(heads, batch, -1, d).transpose(0, 1).reshape(batch, -1, d)
