@@ -97,7 +97,7 @@ def _(q, states, kept, grad):
     return q.new_empty(q.shape), states.new_empty(states.shape)
 
 
-def by_puzzle(x, batch):
+def by_puzzle(x: torch.Tensor, batch: int) -> torch.Tensor:
     """(heads, B * N, d) -> (B, heads * N, d)."""
     heads, _, d = x.shape
     return x.view(heads, batch, -1, d).transpose(0, 1).reshape(batch, -1, d)

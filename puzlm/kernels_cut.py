@@ -245,7 +245,7 @@ if importlib.util.find_spec("triton") is not None:
 
 
 WAY = (16, 32, 4)
-"""Rows and columns of a tile, and warps: within 1 % of the fastest in docs/runs/speed-tokens.txt."""
+"""Rows and columns of a tile, and warps: all but the fastest in docs/runs/speed-tokens.txt."""
 PATCHES_WAY = (8, 16, 1)
 """The same for the kernel that writes patches."""
 

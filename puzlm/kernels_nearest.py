@@ -96,7 +96,7 @@ def _(x, centroids, half):
 
 
 HALF_WAY = (64, 64, 4, 2)
-"""Rows and columns of a tile, warps and stages of the kernel for split float16 numbers: within 1 % of the
+"""Rows and columns of a tile, warps and stages of the kernel for split float16 numbers: all but the
 fastest in docs/runs/speed-tokens.txt."""
 TILE = 256
 """That kernel reads whole tiles of centroids: their number is a multiple of this."""
