@@ -138,6 +138,8 @@ def test_variants_of_a_training_step(tmp_path):
             "backward",
             "optimiser",
         ]
+        runs = variant["step_milliseconds_of_all_runs"]
+        assert len(runs) == 3 and min(runs) == variant["step_milliseconds"]
         first = variant["first_step"]
         assert first["loss"] == pytest.approx(first["plain_loss"], rel=0.02)
         assert first["gradient_cosine"] > (0.99 if name == "fp8" else 0.9999)
