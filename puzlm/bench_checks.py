@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from puzlm import fast, fast8, kernels, kernels_cross, kernels_cut, kernels_nearest
+from puzlm import fast, fast8, kernels, kernels_cross, kernels_cut, kernels_nearest, kernels_words
 from puzlm.corpus import Album, CutSettings, draw_batch
+from puzlm.tokenizer_settings import PAD, SEP
 from puzlm.tricks import PLAIN, Tricks
 
 
@@ -28,6 +29,8 @@ def usable(tricks: Tricks, device: str) -> tuple[Tricks, dict[str, str]]:
         "patches": (lambda: patches(device), False),
         "cross": (lambda: cross(device, dtype), False),
         "fp8": (lambda: fp8(device, dtype), False),
+        "start": (lambda: start(device, dtype), False),
+        "pooled": (lambda: pooled(device, dtype), False),
         "gelu": (lambda: gelu(device, dtype), "shared"),
     }
     for name, (work, plain) in checks.items():
@@ -184,3 +187,35 @@ def fp8(device: str, dtype: torch.dtype) -> bool:
     pairs = zip(names, ways(lambda y: fast8.encode(y, layers, 8)), ways(plain), strict=True)
     # The gradient of the keys' bias is 0 but for rounding.
     return all(_off(a, b) < 0.2 for name, a, b in pairs if "k_proj.bias" not in name)
+
+
+def start(device: str, dtype: torch.dtype) -> bool:
+    """Embeddings, and gradients of all they are made from, against the CPU's, twice for races."""
+    torch.manual_seed(0)
+    ids = torch.randint(0, 300, (130, 116))
+    ids[:, 12::13], ids[5, 3] = SEP, PAD
+    table, places = torch.randn(300, 512), torch.randn(116, 512)
+    gain, shift = torch.rand(512) + 0.5, torch.randn(512)
+    want = kernels_words.start(ids, table, places, gain, shift, dtype)
+    a, b = (torch.randn(want[0].shape).to(dtype) for _ in range(2))
+    y, spread = want[0], want[2]
+    back = kernels_words.start_backward(a, b, y, spread, ids, gain, shift, len(table))
+    ids, table, places, gain, shift = (t.to(device) for t in (ids, table, places, gain, shift))
+    a, b, y, spread = (t.to(device) for t in (a, b, y, spread))
+    for _ in range(2):
+        got = kernels_words.start(ids, table, places, gain, shift, dtype)
+        found = kernels_words.start_backward(a, b, y, spread, ids, gain, shift, len(table))
+        pairs = zip((*got, *found), (*want, *back), strict=True)
+        if not all(_off(x.cpu(), y) < 0.01 for x, y in pairs):
+            return False
+    return True
+
+
+def pooled(device: str, dtype: torch.dtype) -> bool:
+    """Means of pieces with and without separators, against the CPU's."""
+    for length in (116, 108):
+        states = torch.randn(33, length, 512).to(dtype)
+        got = kernels_words.pool(states.to(device), 9, 12)
+        if _off(got.cpu(), kernels_words.pool(states, 9, 12)) > 0.01:
+            return False
+    return True

@@ -75,6 +75,8 @@ def _variants() -> dict[str, Variant]:
         ("cross", "cross-attention in kernels of its own", {"cross": True}),
         ("wide", "8,192 puzzles a step", {}),
         ("ahead", "the next batch cut, tokenised and sorted beside the step", {"ahead": True}),
+        ("start", "embeddings gathered, normed and learned in two kernels", {"start": True}),
+        ("pooled", "means of pieces in a kernel of their own", {"pooled": True}),
     ):
         batch = {"batch": 2048, "wide": 8192}.get(name, batch)
         t = replace(t, **more)

@@ -44,7 +44,9 @@ class CutSettings:
     gap_share: float = 0.0
     """Share of puzzles with eroded pieces."""
     max_gap: float = 0.5
-    """Largest gap of those, as a fraction of the piece; drawn uniformly from 0."""
+    """Largest gap of those, as a fraction of the piece."""
+    gap_power: float = 1.0
+    """Gaps are max_gap times a uniform number to this power: below 1 wide gaps come more often."""
     jitter: float = 0.0
     """Share of eroded puzzles whose pieces lie off the centre of their cells."""
     missing_share: float = 0.0
@@ -56,7 +58,7 @@ class CutSettings:
 
     def __post_init__(self) -> None:
         cells = math.prod(parse_grid(self.grid))
-        at_least(0, self, "cut", "max_gap")
+        at_least(0, self, "cut", "max_gap", "gap_power")
         at_least(1, self, "cut", "max_missing")
         for name in ("min_crop", "stretch", "gap_share", "jitter", "missing_share", "colour"):
             if not 0 <= getattr(self, name) <= 1:
@@ -238,7 +240,8 @@ def draw_batch(sizes: NDArray[np.int64], n: int, s: CutSettings, seed: tuple[int
     together = rng.random(n) >= s.stretch
     share[together, 1] = share[together, 0]
     cell = np.maximum(SMALLEST, (size * share / grid).astype(np.int64))
-    gap = rng.uniform(0, s.max_gap, n) * (rng.random(n) < s.gap_share)
+    wide = s.max_gap * rng.uniform(0, 1, n) ** s.gap_power
+    gap = wide * (rng.random(n) < s.gap_share)
     piece = np.clip(np.rint(cell / (1 + gap[:, None])).astype(np.int64), 1, cell)
     slack = cell - piece
     corner = (rng.random((n, 2)) * (size - cell * grid + 1)).astype(np.int64)

@@ -49,12 +49,19 @@ def bart(
         tricks = replace(tricks, cross=False)
     wrap = compiled if tricks.blocks else _as_it_is
     start, layer, last = wrap(_start), wrap(_encoder_layer), wrap(_decoder_layer)
-    states = start(table, inputs, *_weights(net.model.encoder, ENDS), dtype, columns)
-    if tricks.fp8 and fast8.suits(net, inputs.shape, inputs.device.type):
-        states = fast8.encode(states, net.model.encoder.layers, heads)
+    encoder, eight = (
+        net.model.encoder,
+        tricks.fp8 and fast8.suits(net, inputs.shape, inputs.device.type),
+    )
+    if eight and tricks.start and inputs.ndim == 2:
+        states = fast8.read(inputs, encoder, table, POSITION_OFFSET, heads, dtype)
     else:
-        for block in net.model.encoder.layers:
-            states = layer(states, _named(block), heads, tricks)
+        states = start(table, inputs, *_weights(encoder, ENDS), dtype, columns)
+        if eight:
+            states = fast8.encode(states, encoder.layers, heads)
+        else:
+            for block in encoder.layers:
+                states = layer(states, _named(block), heads, tricks)
     y = start(table, decoder_inputs, *_weights(net.model.decoder, ENDS), dtype)
     layers = net.model.decoder.layers
     read: tuple[Tensor, ...] = (states,) * (len(layers) + 1)

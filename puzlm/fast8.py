@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from puzlm import kernels_attend8
+from puzlm import kernels_attend8, kernels_words
 from puzlm import kernels_fp8 as k8
 from puzlm.kernels_attend8 import attend, attend_backward
 from puzlm.kernels_fp8 import product, turn, unit
@@ -52,16 +52,64 @@ def suits(net: Any, shape: torch.Size, device: str) -> bool:
     )
 
 
+def read(ids: Tensor, encoder: Any, table: Tensor, offset: int, heads: int, dtype: Any) -> Tensor:
+    """States (batch, T, d) of sentences (batch, T); places begin at a row of their table."""
+    places, norm = encoder.embed_positions.weight, encoder.layernorm_embedding
+    parts = table, places, norm.weight, norm.bias
+    x, again, small = _Start.apply(ids, *parts, offset, dtype)  # type: ignore[no-untyped-call]
+    return _encode(x, again, small, encoder.layers, heads)
+
+
 def encode(x: Tensor, layers: Any, heads: int) -> Tensor:
-    """States (batch, T, d) of embedded sentences (batch, T, d)."""
+    """The same of sentences that are embedded already, (batch, T, d)."""
+    flat = x.detach().reshape(-1, x.shape[-1]).contiguous()
+    return _encode(x, x, k8.small(flat, unit(1.0, x.device), k8.NORMED), layers, heads)
+
+
+def _encode(x: Tensor, again: Tensor, small: Tensor, layers: Any, heads: int) -> Tensor:
     weights = [layer.get_parameter(name) for layer in layers for name in NAMES]
-    states: Tensor = _Encoder.apply(x, heads, *weights)  # type: ignore[no-untyped-call]
+    states: Tensor = _Encoder.apply(x, again, small, heads, *weights)  # type: ignore[no-untyped-call]
     return states
 
 
-class _Encoder(torch.autograd.Function):
+class _Start(torch.autograd.Function):
+    """Embedded sentences twice, and in 8 bits: the gradients of both arrive apart, and are added up
+    where they are read."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, heads: int, *weights: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, ids: Tensor, table: Tensor, places: Tensor, gain: Tensor, shift: Tensor,
+        offset: int, dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        here = places[offset : offset + ids.shape[1]]
+        out, small, spread = kernels_words.start(ids, table, here, gain, shift, dtype)
+        ctx.save_for_backward(ids, out, spread, gain, shift)
+        ctx.sizes = len(table), len(places), offset
+        ctx.mark_non_differentiable(small)
+        shape = (*ids.shape, -1)
+        return out.view(shape), out.view(shape), small
+
+    @staticmethod
+    def backward(ctx: Any, a: Tensor, b: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        ids, out, spread, gain, shift = ctx.saved_tensors
+        rows, count, offset = ctx.sizes
+        a, b = (g.reshape(out.shape).contiguous() for g in (a, b))
+        table, here, d_gain, d_shift = kernels_words.start_backward(
+            a, b, out, spread, ids, gain, shift, rows
+        )
+        places = torch.zeros(count, out.shape[1], device=out.device)
+        places[offset : offset + len(here)] = here
+        return None, table, places, d_gain, d_shift, None, None
+
+
+class _Encoder(torch.autograd.Function):
+    """Takes x twice, since it has two gradients: what is added up along the layers, and what comes
+    back through the first product."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, again: Tensor, out8: Tensor, heads: int, *weights: Tensor
+    ) -> Tensor:
         batch, length, d = x.shape
         count, dtype, device = len(weights) // len(NAMES), x.dtype, x.device
         layers = [weights[i * len(NAMES) : (i + 1) * len(NAMES)] for i in range(count)]
@@ -69,7 +117,6 @@ class _Encoder(torch.autograd.Function):
         small = k8.weights([[t.detach() for t in group] for group in groups])
         normed, active, mixing = (unit(1 / s, device) for s in (k8.NORMED, k8.ACTIVE, k8.MIXED))
         out = x.reshape(-1, d).contiguous()
-        out8 = k8.small(out, unit(1.0, device), k8.NORMED)
         kept: list[Tensor] = []
         for i, w in enumerate(layers):
             qkv8, mix8, fc1, fc2 = small[4 * i : 4 * i + 4]
@@ -78,12 +125,12 @@ class _Encoder(torch.autograd.Function):
             qkv = product(out8, qkv8[0], normed, qkv8[2], dtype, bias[0]).view(batch, length, -1)
             mixed, mixed8, logs = attend(qkv, heads)
             o = product(mixed8, mix8[0], mixing, mix8[2], dtype, bias[1])
-            total1, x1, x8, stats1 = k8.norm(out, o, w[12], w[13])
+            x1, x8, spread1 = k8.norm(out, o, w[12], w[13])
             h = product(x8, fc1[0], normed, fc1[2], dtype, bias[2])
             g8, g_turned = k8.gelu(h)
             o = product(g8, fc2[0], active, fc2[2], dtype, bias[3])
-            total2, out, out8, stats2 = k8.norm(x1, o, w[14], w[15], i == count - 1)
-            kept += [qkv, mixed, logs, total1, stats1, x8, h, g_turned, total2, stats2]
+            out, out8, spread2 = k8.norm(x1, o, w[14], w[15], i == count - 1)
+            kept += [qkv, mixed, logs, x1, spread1, x8, h, g_turned, out, spread2]
         ctx.save_for_backward(*weights, *kept, *(t for s in small for t in s[1:]))
         ctx.shape = (batch, length, d, heads, count)
         return out.view(batch, length, d)
@@ -109,17 +156,17 @@ class _Encoder(torch.autograd.Function):
         found: list[Tensor] = []
         for i in reversed(range(count)):
             w = weights[i * len(NAMES) : (i + 1) * len(NAMES)]
-            y8, qkv, mixed, logs, total1, stats1, x8, h, g_turned, total2, stats2 = kept[
+            y8, qkv, mixed, logs, x1, spread1, x8, h, g_turned, x2, spread2 = kept[
                 KEPT * i : KEPT * (i + 1)
             ]
             a, a8, (d_gain2, d_shift2, d_bias2) = k8.norm_backward(
-                a, b, total2, stats2, w[14], scale
+                a, b, x2, spread2, w[14], w[15], scale
             )
             d_fc2 = weight(turn(a8), g_turned, active)
             dh, dh_turned, d_bias1 = k8.gelu_backward(down(a8, 8 * i + 6), h, scale)
             d_fc1 = weight(dh_turned, turn(x8), normed)
             a, a8, (d_gain1, d_shift1, d_bias_out) = k8.norm_backward(
-                a, down(dh, 8 * i + 4), total1, stats1, w[12], scale
+                a, down(dh, 8 * i + 4), x1, spread1, w[12], w[13], scale
             )
             d_out = a.t() @ mixed.view(-1, d)
             dm = down(a8, 8 * i + 2).view(batch, length, d)
@@ -132,4 +179,5 @@ class _Encoder(torch.autograd.Function):
                 *found,
             ]  # fmt: skip
         assert b is not None
-        return ((a + b).view(batch, length, d), None, *found)
+        shape = (batch, length, d)
+        return (a.view(shape), b.view(shape), None, None, *found)

@@ -107,32 +107,29 @@ if importlib.util.find_spec("triton") is not None:
         _put(turned, _word(a, b, c, d, True), rows, R, C)
 
     @triton.jit
-    def _norm_kernel(x, o, gain, shift, total, out, small, stats, D: tl.constexpr,
-                     R: tl.constexpr, SCALE: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
+    def _norm_kernel(x, o, gain, shift, out, small, spreads, D: tl.constexpr, R: tl.constexpr,
+                     SCALE: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
         r = tl.program_id(0) * R + tl.arange(0, R)[:, None]
         c = tl.arange(0, D)[None, :]
         at = r * D + c
         s = tl.load(x + at).to(tl.float32) + tl.load(o + at).to(tl.float32)
-        s = s.to(total.dtype.element_ty)
-        tl.store(total + at, s)
-        s = s.to(tl.float32)
-        mean = tl.sum(s, 1)[:, None] / D
-        s = s - mean
+        s = s - tl.sum(s, 1)[:, None] / D
         spread = tl.rsqrt(tl.sum(s * s, 1)[:, None] / D + 1e-5)
-        tl.store(stats + r * 2, mean)
-        tl.store(stats + r * 2 + 1, spread)
+        tl.store(spreads + r, spread)
         y = s * spread * tl.load(gain + c) + tl.load(shift + c)
         tl.store(out + at, y.to(out.dtype.element_ty))
         if not LAST:  # nobody reads the last layer's states in 8 bits
             tl.store(small + at, (y * SCALE).to(tl.float8e4nv))
 
     @triton.jit
-    def _norm_backward_kernel(a, b, total, stats, gain, out, small, sums, blocks, scale,
-                              D: tl.constexpr, R: tl.constexpr, BOTH: tl.constexpr):  # fmt: skip
+    def _norm_backward_kernel(a, b, y, spreads, gain, shift, out, small, sums, blocks, scale,
+                              D: tl.constexpr, R: tl.constexpr, BOTH: tl.constexpr,
+                              LEAST: tl.constexpr):  # fmt: skip
         """R rows at a time; three gradients are summed up row by row until the end, since sums
         over rows make the warps wait for each other."""
         c = tl.arange(0, D)[None, :]
-        w = tl.load(gain + c)
+        w, under = tl.load(gain + c), tl.load(shift + c)
+        back = 1.0 / tl.where(tl.abs(w) < LEAST, LEAST, w)
         d_gain = tl.zeros([R, D], tl.float32)
         d_shift = tl.zeros([R, D], tl.float32)
         d_bias = tl.zeros([R, D], tl.float32)
@@ -142,14 +139,13 @@ if importlib.util.find_spec("triton") is not None:
             g = tl.load(a + at).to(tl.float32)
             if BOTH:
                 g += tl.load(b + at).to(tl.float32)
-            mean, spread = tl.load(stats + r * 2), tl.load(stats + r * 2 + 1)
-            x = (tl.load(total + at).to(tl.float32) - mean) * spread
+            x = (tl.load(y + at).to(tl.float32) - under) * back
             d_gain += g * x
             d_shift += g
             g = g * w
             along = tl.sum(g * x, 1)[:, None] / D
             level = tl.sum(g, 1)[:, None] / D
-            g = (g - level - x * along) * spread
+            g = (g - level - x * along) * tl.load(spreads + r)
             tl.store(out + at, g.to(out.dtype.element_ty))
             tl.store(small + at, (g * scale).to(tl.float8e5))
             d_bias += g
@@ -180,7 +176,8 @@ if importlib.util.find_spec("triton") is not None:
 TURN = (32, 128, 8)  # a quarter of the rows, columns, and warps that a program turns
 GELU, GELU_BACKWARD = (8, 256, 4), (16, 128, 4)  # likewise
 NORM, NORM_BACKWARD = (4, 4), (4, 4)  # rows a program takes at a time, and warps
-PROGRAMS = 528  # of a norm's backward pass, each with rows of its own: 4 a multiprocessor
+LEAST = 1e-4  # size of a gain that what it was multiplied with can be read back from
+PROGRAMS = 396  # of a norm's backward pass, each with rows of its own: 3 a multiprocessor
 
 
 @functools.cache
@@ -302,47 +299,62 @@ def gelu_backward(grad: Tensor, h: Tensor, scale: float) -> tuple[Tensor, Tensor
 
 def norm(
     x: Tensor, o: Tensor, gain: Tensor, shift: Tensor, last: bool = False
-) -> tuple[Tensor, ...]:
-    """Layer norm of x + o (n, d): that sum, the norm, the norm in 8 bits (not the last one), and
-    mean and 1 / spread of the rows (n, 2)."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Layer norm of x + o (n, d), the same in 8 bits (not the last one), and 1 / spread of the rows
+    (n, 1)."""
     n, d = x.shape
     if not x.is_cuda:
-        total = x + o
-        wide = total.float()
-        mean = wide.mean(1, keepdim=True)
-        spread = (wide.var(1, keepdim=True, unbiased=False) + 1e-5).rsqrt()
-        y = (wide - mean) * spread * gain + shift
-        return total, y.to(x.dtype), rounded(y, NORMED, E4), torch.cat([mean, spread], 1)
-    total, out = torch.empty_like(x), torch.empty_like(x)
+        wide = x.float() + o.float()
+        y, spread = normed(wide, gain, shift)
+        return y.to(x.dtype), rounded(y, NORMED, E4), spread
+    out = torch.empty_like(x)
     out8 = torch.empty(0 if last else n, d, dtype=E4, device=x.device)
-    stats = torch.empty(n, 2, dtype=torch.float32, device=x.device)
+    spread = torch.empty(n, 1, dtype=torch.float32, device=x.device)
     rows, warps = NORM
     _norm_kernel[(n // rows,)](
-        x, o, gain, shift, total, out, out8, stats, D=d, R=rows, SCALE=NORMED, LAST=last,
+        x, o, gain, shift, out, out8, spread, D=d, R=rows, SCALE=NORMED, LAST=last,
         num_warps=warps,
     )  # fmt: skip
-    return total, out, out8, stats
+    return out, out8, spread
+
+
+def normed(x: Tensor, gain: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """Layer norm of x (n, d), and 1 / spread of its rows (n, 1)."""
+    spread = (x.var(1, keepdim=True, unbiased=False) + 1e-5).rsqrt()
+    return (x - x.mean(1, keepdim=True)) * spread * gain + shift, spread
+
+
+def under_norm(
+    g: Tensor, y: Tensor, spread: Tensor, gain: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradient (n, d) of what was normed to y, from that of y; and that of the gain.
+
+    What the gain was multiplied with is read back from y: nothing but y need be kept, which the
+    next layer keeps anyway. A gain of less than LEAST counts as that: it left nothing to read.
+    """
+    x = (y.float() - shift) / torch.where(gain.abs() < LEAST, LEAST, gain)
+    w = g * gain
+    back = (w - w.mean(1, keepdim=True) - x * (w * x).mean(1, keepdim=True)) * spread
+    return back, (g * x).sum(0)
 
 
 def norm_backward(
-    a: Tensor, b: Tensor | None, total: Tensor, stats: Tensor, gain: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
+    a: Tensor, b: Tensor | None, y: Tensor, spread: Tensor, gain: Tensor, shift: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradient of the sum under a norm from that of the norm, a + b, in 16 bits and in 8; and the
     gradients of gain and shift, and its sums over rows (3, d)."""
     n, d = a.shape
     if not a.is_cuda:
         g = a.float() if b is None else a.float() + b.float()
-        mean, spread = stats[:, :1], stats[:, 1:]
-        x = (total.float() - mean) * spread
-        w = g * gain
-        wide = (w - w.mean(1, keepdim=True) - x * (w * x).mean(1, keepdim=True)) * spread
-        sums = torch.stack([(g * x).sum(0), g.sum(0), wide.sum(0)])
+        wide, d_gain = under_norm(g, y, spread, gain, shift)
+        sums = torch.stack([d_gain, g.sum(0), wide.sum(0)])
         return wide.to(a.dtype), rounded(wide, scale, E5), sums
     out, out8 = torch.empty_like(a), torch.empty(n, d, dtype=E5, device=a.device)
     rows, warps = NORM_BACKWARD
     sums = torch.empty(min(PROGRAMS, n // rows), 3, d, dtype=torch.float32, device=a.device)
     _norm_backward_kernel[(len(sums),)](
-        a, a if b is None else b, total, stats, gain, out, out8, sums, n // rows, scale, D=d,
-        R=rows, BOTH=b is not None, num_warps=warps,
+        a, a if b is None else b, y, spread, gain, shift, out, out8, sums, n // rows, scale, D=d,
+        R=rows, BOTH=b is not None, LEAST=LEAST, num_warps=warps,
     )  # fmt: skip
     return out, out8, sums.sum(0)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from puzlm import kernels_words
 from puzlm.backbones import Seq2Seq
 from puzlm.fast import bart, compiled
 from puzlm.fast_words import Columns
@@ -105,10 +108,31 @@ class Objective(nn.Module):
 
     def pool(self, states: Tensor) -> Tensor:
         """Mean of each piece's states, (batch, slots, d)."""
+        width = states.shape[-1]
+        if self.tricks.pooled and width & (width - 1) == 0:
+            means: Tensor = _Pool.apply(states, self.cells, self.b)  # type: ignore[no-untyped-call]
+            return means
         if self.separator:
             states = F.pad(states, (0, 0, 0, 1))
         words = states.view(len(states), self.cells, -1, states.shape[-1])
         return words[:, :, : self.b].mean(2)
+
+
+class _Pool(torch.autograd.Function):
+    """The same in a kernel of its own: padding the states first would copy all of them."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, cells: int, b: int) -> Tensor:
+        ctx.sizes = states.shape[1], b
+        means: Tensor = kernels_words.pool(states, cells, b)
+        return means
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        length, b = ctx.sizes
+        step = -(-length // grad.shape[1])
+        wide = F.pad((grad / b)[:, :, None].expand(-1, -1, b, -1), (0, 0, 0, step - b))
+        return wide.flatten(1, 2)[:, :length], None, None
 
 
 def _mean(logits: Tensor, answers: Tensor, here: Tensor, count: Tensor) -> Tensor:

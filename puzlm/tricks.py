@@ -43,6 +43,11 @@ class Tricks:
     fp8: bool = False
     """With blocks: the encoder's products in 8 bits, forward and backward, with kernels of its own
     between them (fast8.py), where it suits."""
+    start: bool = False
+    """With fp8, one symbol a position: embeddings gathered, normed and learned in kernels of their
+    own (kernels_words.py)."""
+    pooled: bool = False
+    """Means of the pieces' states in a kernel of its own."""
     blocks: bool = False
     """Layers compiled one by one: all layers of a stack share their code, so the compiler works
     half as long; the launches this costs are free in a graph."""
@@ -73,6 +78,8 @@ PROVEN = Tricks(
     cross=True,
     gathered=True,
     heads16=True,
+    start=True,
+    pooled=True,
     gelu="kernel",
     attention="kernel",
     blocks=True,

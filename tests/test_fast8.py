@@ -5,9 +5,11 @@ import torch
 from torch.nn import functional as F
 from transformers import BartConfig, BartForConditionalGeneration
 
-from puzlm import bench_checks, fast8, gluon_parts, kernels_attend8, kernels_cross
+from puzlm import bench_checks, fast8, gluon_parts, kernels_attend8, kernels_cross, kernels_words
 from puzlm import kernels_fp8 as k8
 from puzlm.fast import bart
+from puzlm.objective import Objective
+from puzlm.tokenizer import PAD, SEP
 from puzlm.tricks import Tricks
 
 
@@ -48,10 +50,10 @@ def test_a_norm_and_its_gradients_are_the_librarys():
     total = (x + o).requires_grad_()
     want = F.layer_norm(total, (64,), gain, shift)
     back = torch.autograd.grad(want, (total, gain, shift), a + b)
-    kept, out, small, stats = k8.norm(x, o, gain.detach(), shift.detach())
-    assert torch.allclose(out, want, atol=1e-5) and torch.equal(kept, x + o)
+    out, small, spread = k8.norm(x, o, gain.detach(), shift.detach())
+    assert torch.allclose(out, want, atol=1e-5)
     assert off(small.float() / k8.NORMED, want) < 0.04
-    found, found8, sums = k8.norm_backward(a, b, kept, stats, gain.detach(), 64.0)
+    found, found8, sums = k8.norm_backward(a, b, out, spread, gain.detach(), shift.detach(), 64.0)
     assert torch.allclose(found, back[0], atol=1e-5)
     assert off(found8.float() / 64, back[0]) < 0.08
     for got, right in zip(sums, (back[1], back[2], back[0].sum(0)), strict=True):
@@ -73,12 +75,57 @@ def test_weights_keep_their_size():
         assert torch.equal(turned.float(), small.float().t())
 
 
-def test_bart_in_8_bits_is_bart_within_rounding():
+def test_a_gain_of_0_leaves_gradients_finite():
+    gain, shift = torch.ones(64), torch.zeros(64)
+    gain[5] = 0
+    x, a = torch.randn(128, 64), torch.randn(128, 64)
+    out, _, spread = k8.norm(x, x, gain, shift)
+    found, _, sums = k8.norm_backward(a, None, out, spread, gain, shift, 64.0)
+    assert torch.isfinite(found).all() and torch.isfinite(sums).all()
+
+
+def test_the_start_and_its_gradients_are_the_librarys():
+    """Symbols, places and norm, with the gradient in two parts; [PAD] learns nothing."""
+    torch.manual_seed(0)
+    ids = torch.randint(0, 20, (6, 28))
+    assert bool((ids == PAD).any()) and bool((ids == SEP).any())
+    table, places = torch.randn(20, 64, requires_grad=True), torch.randn(28, 64, requires_grad=True)
+    gain, shift = (torch.rand(64) + 0.5).requires_grad_(), torch.randn(64, requires_grad=True)
+    want = F.layer_norm(F.embedding(ids, table, PAD) + places, (64,), gain, shift)
+    a, b = torch.randn(168, 64), torch.randn(168, 64)
+    right = torch.autograd.grad(want, (table, places, gain, shift), (a + b).view(6, 28, 64))
+    plain = [t.detach() for t in (table, places, gain, shift)]
+    out, small, spread = kernels_words.start(ids, *plain, torch.float32)
+    assert torch.allclose(out, want.flatten(0, 1), atol=1e-5)
+    assert off(small.float() / k8.NORMED, out) < 0.04
+    found = kernels_words.start_backward(a, b, out, spread, ids, *plain[2:], 20)
+    for got, wanted in zip(found, right, strict=True):
+        assert torch.allclose(got, wanted, atol=1e-4)
+    assert not found[0][PAD].any()
+
+
+@pytest.mark.parametrize("separator", [True, False])
+def test_means_of_pieces_are_those_of_the_objective(separator):
+    judge = Objective.__new__(Objective)
+    torch.nn.Module.__init__(judge)
+    judge.cells, judge.b, judge.separator = 9, 12, separator
+    states = torch.randn(2, 9 * 12 + 8 * separator, 64, requires_grad=True)
+    grad, results = torch.randn(2, 9, 64), []
+    for judge.tricks in (Tricks(), Tricks(pooled=True)):
+        means = judge.pool(states)
+        assert ("_Pool" in type(means.grad_fn).__name__) == judge.tricks.pooled
+        results.append((means.detach(), *torch.autograd.grad(means, states, grad)))
+    for a, b in zip(*results, strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize("start", [False, True])
+def test_bart_in_8_bits_is_bart_within_rounding(start):
     model = net()
     ids, written = torch.randint(4, 90, (32, 28)), torch.randint(4, 90, (32, 9))
     answers = torch.randint(4, 90, (288,))
     results = []
-    for tricks in (Tricks(), Tricks(fp8=True)):
+    for tricks in (Tricks(), Tricks(fp8=True, start=start)):
         logits, states = bart(model, ids, written, torch.float32, tricks)
         loss = F.cross_entropy(logits.flatten(0, 1), answers)
         grads = torch.autograd.grad(loss, model.parameters(), allow_unused=True)
