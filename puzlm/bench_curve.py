@@ -29,7 +29,7 @@ from puzlm.tricks import PLAIN, Tricks
 LINES: dict[str, tuple[bool, Tricks]] = {
     "plain": (False, PLAIN),
     "fast": (True, VARIANTS["batch"].tricks),
-    "fp8": (True, VARIANTS["ahead"].tricks),
+    "fp8": (True, VARIANTS["pooled"].tricks),
 }
 
 

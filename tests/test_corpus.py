@@ -40,6 +40,15 @@ def test_device_cut_is_the_tokenizers_cut(crops):
             assert np.abs(want - cut_pieces[i, cell]).max() <= 1  # rounding of ties
 
 
+@pytest.mark.parametrize(("power", "above"), [(1.0, 1 / 3), (0.5, 5 / 9)])
+def test_a_power_below_1_makes_wide_gaps_more_frequent(power, above):
+    """Of gaps up to 0.6 of a piece those above 0.4: 1 - (2/3)^(1/power)."""
+    settings = CutSettings(gap_share=1.0, max_gap=0.6, gap_power=power, min_crop=1.0)
+    draw = draw_batch(np.full((1, 2), 3000), 4000, settings, (0, 1))
+    gaps = 1000 / draw.piece[:, 0] - 1
+    assert abs(float((gaps > 0.4).mean()) - above) < 0.025 and gaps.max() < 0.602
+
+
 def test_flipped_puzzles_are_puzzles_of_the_mirrored_image(crops):
     settings = CutSettings(min_crop=1.0, stretch=0.0)
     square = [c[:96, :96] for c in crops[:4]]

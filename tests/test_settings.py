@@ -51,6 +51,7 @@ def test_recipes_name_the_nearest_key(tmp_path):
         ("data.limit", -1, "at least 0"),
         ("sides.seed", -1, "at least 0"),
         ("cut.max_gap", -0.1, "cut.max_gap -0.1: must be at least 0"),
+        ("cut.gap_power", -1.0, "cut.gap_power -1.0: must be at least 0"),
         ("cut.max_missing", 0, "at least 1"),
         ("cut.max_missing", 9, r"max_missing 9: must be below the 9 pieces .*grid 3"),
     ],
