@@ -19,8 +19,9 @@ STEPS = (  # which file each step of the ladder is read from
     ("speed-2026-11-17-a.json", ("attention", "cut")),
     ("speed-2026-11-17-b.json", ("padded", "logsum", "batch")),
     ("speed-2026-11-18.json", ("fp8", "cross", "wide", "ahead")),
+    ("speed-2026-11-18-b.json", ("pooled",)),
 )
-CURVES = RUNS / "curve-2026-11-18.json"
+CURVES = RUNS / "curve-2026-11-18-b.json"
 PICTURE = ROOT / "docs" / "pictures" / "curve.png"
 STAGES = ("cut", "tokenise", "sort", "forward", "backward", "optimiser")
 COLOURS = {"plain": "#444444", "fast": "#1f77b4", "fp8": "#d62728"}

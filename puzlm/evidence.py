@@ -77,6 +77,10 @@ class Read:
     order: tuple[int, ...]
     named: str
     """Which model of the box it was."""
+    boards: Positions | None = None
+    """Arrangements (k, n) that were thought of ..."""
+    likely: Floats | None = None
+    """... and their log-probabilities (k,)."""
 
 
 @dataclass
@@ -101,18 +105,44 @@ def in_doubt(found: Solution, evidence: Evidence) -> bool:
 def by_piece(found: Decoded, order: NDArray[np.int64], row: int, named: str = "") -> Read:
     """Turn slots of the sentence back into input pieces."""
     slot_of = np.argsort(order)
-    others: Any = []
+    boards, likely = None, None
     if found.alternatives is not None and found.scores is not None:
         # Where there are fewer boards than places in the beam, impossible ones fill it up.
-        others = found.alternatives[row, 1:6][np.isfinite(found.scores[row, 1:6])]
+        there = np.isfinite(found.scores[row])
+        boards, likely = found.alternatives[row][there][:, slot_of], found.scores[row][there]
     return Read(
         found.cells[row][slot_of],
         found.confidence[row][slot_of],
         None if found.marginals is None else found.marginals[row][slot_of],
-        tuple(o[slot_of] for o in others),
+        () if boards is None else tuple(boards[1:6]),
         tuple(order.tolist()),
         named,
+        boards,
+        likely,
     )
+
+
+def most_likely(
+    boards: Positions, scores: Floats, read: Read, kinds: Positions, weight: float
+) -> int:
+    """Which of some arrangements (k, n), best first by their scores (k,), is best together with
+    what the encoder-decoder said of each as a whole.
+
+    Marginals forget which cells go together: of two pieces that may change places both are in
+    doubt, whatever follows from where the first one lies. Arrangements that it did not think of are
+    one nat less likely than the last that it did. Equal pieces may change places.
+    """
+    assert read.boards is not None and read.likely is not None
+
+    def look(board: Positions) -> tuple[tuple[int, int], ...]:
+        return tuple(sorted(zip(board.tolist(), kinds.tolist(), strict=True)))
+
+    said: dict[Any, float] = {}
+    for board, value in zip(read.boards, read.likely.tolist(), strict=True):
+        said[look(board)] = max(value, said.get(look(board), -np.inf))
+    least = float(read.likely.min()) - 1.0
+    whole = np.array([said.get(look(board), least) for board in boards])
+    return int(np.argmax(scores + weight * whole))
 
 
 def pair_confidence(

@@ -26,6 +26,7 @@ from puzlm.evidence import (
     border_weights,
     clear_answer,
     large_board,
+    most_likely,
     pair_confidence,
     region_share,
 )
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from puzlm.solver import Solver
 
 TOP = 32  # arrangements whose scores make up the confidence of `auto`
+# What all views say of an arrangement as a whole, beside the sum over its pieces; 2 to 16 are much
+# alike (docs/runs/whole-val.txt). Larger boards are too many for a beam to hold the right one.
+WHOLE, WHOLE_GRID = 8.0, 9
 USES = {
     "auto": ("seq2seq", "vision", "context", "edges", "pixels", "sides"),
     "symbols": ("seq2seq", "sides"),
@@ -133,6 +137,11 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         heat = w["temperature"] if read else 1.0  # fitted with the models' words in
         share = np.exp((scores - scores[0]) / heat)
         share /= share.sum()
+        whole = evidence.seq2seq
+        if solver.solver == "symbols" and whole is not None and puzzle.cells <= WHOLE_GRID:
+            best = most_likely(found, scores, whole, kinds, WHOLE)
+            rest = [best, *(k for k in range(len(found)) if k != best)]
+            found, share = found[rest], share[rest]
         boards = found
         if len(ground):
             seams = added({k: v for k, v in pairs.items() if k != "context"}, {}, FUSION, n)[:2]

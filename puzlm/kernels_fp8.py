@@ -175,9 +175,9 @@ if importlib.util.find_spec("triton") is not None:
 
 TURN = (32, 128, 8)  # a quarter of the rows, columns, and warps that a program turns
 GELU, GELU_BACKWARD = (8, 256, 4), (16, 128, 4)  # likewise
-NORM, NORM_BACKWARD = (4, 4), (4, 4)  # rows a program takes at a time, and warps
+NORM, NORM_BACKWARD = (4, 4), (2, 2)  # rows a program takes at a time, and warps
 LEAST = 1e-4  # size of a gain that what it was multiplied with can be read back from
-PROGRAMS = 396  # of a norm's backward pass, each with rows of its own: 3 a multiprocessor
+PROGRAMS = 792  # of a norm's backward pass, each with rows of its own: 6 a multiprocessor
 
 
 @functools.cache

@@ -110,7 +110,9 @@ def read_views(
     """Read every view and average: cells and marginals by input piece, not by slot.
 
     All puzzles must have one grid and one number of pieces; `batch` are read at once. Cells are
-    the assignment with the largest product of averaged marginals. `given` fixes pieces in cells.
+    the assignment with the largest product of averaged marginals; alternatives are all boards that
+    a view's beam held, and their scores what all views together say of each (`together`). `given`
+    fixes pieces in cells.
     """
     if not views or not puzzles:
         raise SettingsError("views: at least one view and one puzzle are needed")
@@ -120,6 +122,7 @@ def read_views(
     if grid[0] != grid[1] and any(v.turns % 2 for v in views):
         raise PuzzleError(f"views: a {grid[0]}x{grid[1]} puzzle cannot be turned by a quarter")
     total: Floats = np.zeros((len(puzzles), count, grid[0] * grid[1]))
+    beams: list[list[tuple[Ints, Floats]]] = [[] for _ in puzzles]
     fixed = given or [{}] * len(puzzles)
     for view in views:
         shown = view.cells(grid)
@@ -143,10 +146,46 @@ def read_views(
                 temperature=temperature,
                 given=by_slot(text["order"][:, :count], moved),
             )
-            assert found.marginals is not None
+            assert found.marginals is not None and found.alternatives is not None
+            assert found.scores is not None
             rows = np.arange(first, first + len(part))[:, None, None]
             order = text["order"][:, :count, None]
             total[rows, order, shown[None, None]] += found.marginals
+            for row, slots in enumerate(order[..., 0].argsort(1)):
+                boards = shown[found.alternatives[row][:, slots]]
+                beams[first + row].append((boards, found.scores[row]))
     average = total / len(views)
     cells, sure = average.argmax(-1), average.max(-1)
-    return assign(Decoded(cells, sure, np.minimum(average, 1.0)))
+    boards, scores = together(beams)
+    return assign(Decoded(cells, sure, np.minimum(average, 1.0), boards, scores))
+
+
+UNSEEN = 1.0  # nats below the last board of a beam: where one is taken to be that it did not hold
+
+
+def together(beams: Sequence[Sequence[tuple[Ints, Floats]]]) -> tuple[Ints, Floats]:
+    """Boards (puzzles, k, n) that any view's beam held, and the mean over the views of the
+    log-probability of each (puzzles, k), best first; -inf fills up.
+
+    `beams` has the boards (width, n) and log-probabilities (width,) of every view of each puzzle.
+    """
+    found: list[list[tuple[float, tuple[int, ...]]]] = []
+    for views in beams:
+        said: dict[tuple[int, ...], dict[int, float]] = {}
+        last = []
+        for view, (boards, scores) in enumerate(views):
+            there = np.isfinite(scores)  # the others fill up a beam that is wider than the choice
+            last.append(float(scores[there].min()) - UNSEEN)
+            for board, score in zip(boards[there].tolist(), scores[there].tolist(), strict=True):
+                said.setdefault(tuple(board), {})[view] = score
+        means = [
+            (float(np.mean([of.get(view, least) for view, least in enumerate(last)])), board)
+            for board, of in said.items()
+        ]
+        found.append(sorted(means, key=lambda mean: (-mean[0], mean[1])))
+    most, n = max(map(len, found)), len(found[0][0][1])
+    boards, scores = np.zeros((len(found), most, n), np.int64), np.full((len(found), most), -np.inf)
+    for row, means in enumerate(found):
+        boards[row, : len(means)] = [board for _, board in means]
+        scores[row, : len(means)] = [mean for mean, _ in means]
+    return boards, scores

@@ -17,6 +17,7 @@ from puzlm.evidence import (
     border_weights,
     by_piece,
     large_board,
+    most_likely,
     region_share,
 )
 from puzlm.solver import Solver
@@ -131,3 +132,26 @@ def test_auto_counts_regions_on_large_boards_that_touch(photo, monkeypatch):
     assert np.array_equal(less.positions, touching.positions)
     assert touching.confidences.mean() > 0.9 and less.confidences.max() == 0.5
     assert np.array_equal(same.confidences, worn.confidences)
+
+
+def test_what_is_said_of_a_whole_board_decides_between_boards_that_are_alike_piece_by_piece():
+    """Pieces 0 and 1 may change places, and so may 2 and 3, but only both pairs or none."""
+    alike = np.array([[0, 1, 3, 2], [1, 0, 2, 3], [0, 1, 2, 3], [1, 0, 3, 2]])
+    both = np.array([[0, 1, 2, 3], [1, 0, 3, 2]])
+    likely = np.log([0.6, 0.4])
+    found = Decoded(both[:1], np.ones((1, 4)), None, both[None], likely[None])
+    read = by_piece(found, np.arange(4), 0)
+    assert np.array_equal(read.boards, both) and np.array_equal(read.likely, likely)
+    kinds, scores = np.arange(4), np.array([0.0, -0.1, -0.2, -0.3])
+    assert most_likely(alike, scores, read, kinds, 0.0) == 0
+    assert most_likely(alike, scores, read, kinds, 8.0) == 2
+    # Pieces 2 and 3 are equal: then the first board is one that was thought of.
+    assert most_likely(alike, scores, read, np.array([0, 1, 2, 2]), 8.0) == 0
+
+
+def test_slots_of_boards_are_turned_back_into_pieces():
+    boards = np.array([[[5, 6, 7], [6, 5, 7], [0, 0, 0]]])
+    found = Decoded(boards[:, 0], np.ones((1, 3)), None, boards, np.array([[-1.0, -2.0, -np.inf]]))
+    read = by_piece(found, np.array([2, 0, 1]), 0)  # slot 0 holds piece 2
+    assert read.boards.tolist() == [[6, 7, 5], [5, 7, 6]]
+    assert [other.tolist() for other in read.alternatives] == [[5, 7, 6]]

@@ -8,7 +8,7 @@ import pytest
 from puzlm.errors import PuzzleError
 from puzlm.puzzle import Puzzle, assemble
 from puzlm.tokenizer import BOS
-from puzlm.views import ALL, LIT, MIRRORED, UPRIGHT, View, look_again, read_views
+from puzlm.views import ALL, LIT, MIRRORED, UNSEEN, UPRIGHT, View, look_again, read_views, together
 
 
 @pytest.mark.parametrize("view", ALL + LIT)
@@ -66,6 +66,8 @@ def test_answers_of_all_views_are_turned_back(views, tokenizer, puzzles):
     for cells, sure, puzzle in zip(found.cells, found.confidence, puzzles, strict=True):
         assert np.array_equal(cells, puzzle.truth)
         assert (sure > 0.9).all()
+    for boards, scores, puzzle in zip(found.alternatives, found.scores, puzzles, strict=True):
+        assert np.array_equal(boards[0], puzzle.truth) and (scores[1:] <= scores[:-1]).all()
     assert found.marginals == pytest.approx(found.marginals / found.marginals.sum(-1)[..., None])
 
 
@@ -77,6 +79,18 @@ def test_two_sure_views_outvote_a_doubtful_one(tokenizer, puzzles):
     together = read_views(oracle, tokenizer, puzzles, views)
     assert not any(np.array_equal(c, p.truth) for c, p in zip(alone.cells, puzzles, strict=True))
     assert all(np.array_equal(c, p.truth) for c, p in zip(together.cells, puzzles, strict=True))
+
+
+def test_boards_of_all_views_are_judged_by_all():
+    """By hand: one that a view did not hold is a nat below the last that it held."""
+    a, b, c = [0, 1, 2], [1, 0, 2], [2, 1, 0]
+    first = (np.array([a, b]), np.array([-0.2, -2.0]))
+    second = (np.array([b, c, a]), np.array([-0.5, -1.5, -np.inf]))
+    boards, scores = together([[first, second], [first, first]])
+    assert boards[0].tolist() == [b, a, c]
+    assert scores[0].tolist() == pytest.approx([-1.25, (-1.7 - UNSEEN) / 2, (-3.5 - UNSEEN) / 2])
+    assert boards[1, :2].tolist() == [a, b]
+    assert scores[1].tolist() == pytest.approx([-0.2, -2.0, -np.inf])
 
 
 def test_given_pieces_are_given_in_every_view(tokenizer, puzzles):
