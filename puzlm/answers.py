@@ -25,7 +25,7 @@ def by_reading(puzzle: Puzzle, evidence: Evidence, decoding: str) -> Solution:
         f"seq2seq ({decoding}{found.named})",
         evidence.seconds,
         puzzle.pieces,
-        found.alternatives,
+        tuple(found.boards[1:6]),
         found.order,
     )
 

@@ -66,6 +66,9 @@ LARGE_MENDED = {"pixels": 1.0, "sides": 1.0}
 BESIDE = ({"sides": 0.1, "temperature": 2.0}, {"sides": 1.0, "temperature": 2.0})
 
 
+UNSEEN = 1.0  # nats below the last board of a beam: where one is taken to be that it did not hold
+
+
 @dataclass(frozen=True)
 class Read:
     """What the encoder-decoder said of one puzzle, by input piece."""
@@ -73,13 +76,12 @@ class Read:
     cells: Positions
     confidence: Floats
     marginals: Floats | None
-    alternatives: tuple[Positions, ...]
     order: tuple[int, ...]
     named: str
     """Which model of the box it was."""
-    boards: Positions | None = None
-    """Arrangements (k, n) that were thought of ..."""
-    likely: Floats | None = None
+    boards: Positions
+    """Arrangements (k, n) that were thought of, best first; none but after a beam ..."""
+    likely: Floats
     """... and their log-probabilities (k,)."""
 
 
@@ -105,7 +107,7 @@ def in_doubt(found: Solution, evidence: Evidence) -> bool:
 def by_piece(found: Decoded, order: NDArray[np.int64], row: int, named: str = "") -> Read:
     """Turn slots of the sentence back into input pieces."""
     slot_of = np.argsort(order)
-    boards, likely = None, None
+    boards, likely = np.zeros((0, len(order)), np.int64), np.zeros(0)
     if found.alternatives is not None and found.scores is not None:
         # Where there are fewer boards than places in the beam, impossible ones fill it up.
         there = np.isfinite(found.scores[row])
@@ -114,7 +116,6 @@ def by_piece(found: Decoded, order: NDArray[np.int64], row: int, named: str = ""
         found.cells[row][slot_of],
         found.confidence[row][slot_of],
         None if found.marginals is None else found.marginals[row][slot_of],
-        () if boards is None else tuple(boards[1:6]),
         tuple(order.tolist()),
         named,
         boards,
@@ -130,9 +131,8 @@ def most_likely(
 
     Marginals forget which cells go together: of two pieces that may change places both are in
     doubt, whatever follows from where the first one lies. Arrangements that it did not think of are
-    one nat less likely than the last that it did. Equal pieces may change places.
+    UNSEEN less likely than the last that it did. Equal pieces may change places.
     """
-    assert read.boards is not None and read.likely is not None
 
     def look(board: Positions) -> tuple[tuple[int, int], ...]:
         return tuple(sorted(zip(board.tolist(), kinds.tolist(), strict=True)))
@@ -140,7 +140,7 @@ def most_likely(
     said: dict[Any, float] = {}
     for board, value in zip(read.boards, read.likely.tolist(), strict=True):
         said[look(board)] = max(value, said.get(look(board), -np.inf))
-    least = float(read.likely.min()) - 1.0
+    least = float(read.likely.min()) - UNSEEN
     whole = np.array([said.get(look(board), least) for board in boards])
     return int(np.argmax(scores + weight * whole))
 

@@ -49,10 +49,8 @@ def bart(
         tricks = replace(tricks, cross=False)
     wrap = compiled if tricks.blocks else _as_it_is
     start, layer, last = wrap(_start), wrap(_encoder_layer), wrap(_decoder_layer)
-    encoder, eight = (
-        net.model.encoder,
-        tricks.fp8 and fast8.suits(net, inputs.shape, inputs.device.type),
-    )
+    encoder = net.model.encoder
+    eight = tricks.fp8 and fast8.suits(net, inputs.shape, inputs.device.type)
     if eight and tricks.start and inputs.ndim == 2:
         states = fast8.read(inputs, encoder, table, POSITION_OFFSET, heads, dtype)
     else:

@@ -140,8 +140,8 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         whole = evidence.seq2seq
         if solver.solver == "symbols" and whole is not None and puzzle.cells <= WHOLE_GRID:
             best = most_likely(found, scores, whole, kinds, WHOLE)
-            rest = [best, *(k for k in range(len(found)) if k != best)]
-            found, share = found[rest], share[rest]
+            first = [best, *(k for k in range(len(found)) if k != best)]
+            found, share = found[first], share[first]
         boards = found
         if len(ground):
             seams = added({k: v for k, v in pairs.items() if k != "context"}, {}, FUSION, n)[:2]

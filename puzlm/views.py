@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from puzlm.decoding import WIDTH, Decoded, Reader, assign, by_slot, decode
 from puzlm.errors import PuzzleError, SettingsError
-from puzlm.evidence import Seen
+from puzlm.evidence import UNSEEN, Seen
 from puzlm.images import Pixels
 from puzlm.puzzle import Grid, Puzzle
 from puzlm.tokenizer import PieceTokenizer
@@ -158,9 +158,6 @@ def read_views(
     cells, sure = average.argmax(-1), average.max(-1)
     boards, scores = together(beams)
     return assign(Decoded(cells, sure, np.minimum(average, 1.0), boards, scores))
-
-
-UNSEEN = 1.0  # nats below the last board of a beam: where one is taken to be that it did not hold
 
 
 def together(beams: Sequence[Sequence[tuple[Ints, Floats]]]) -> tuple[Ints, Floats]:

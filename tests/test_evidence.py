@@ -13,6 +13,7 @@ from puzlm.evidence import (
     SEAMS,
     TOUCHING,
     WORN,
+    Evidence,
     agreement,
     border_weights,
     by_piece,
@@ -88,7 +89,8 @@ def test_impossible_boards_of_a_beam_are_no_alternatives():
     scores = np.array([[-0.1, -2.0, -np.inf]])
     found = Decoded(boards[:, 0], np.ones((1, 3)), alternatives=boards, scores=scores)
     read = by_piece(found, np.array([1, 2, 0]), 0)
-    assert [o.tolist() for o in read.alternatives] == [[1, 0, 2]]
+    assert read.boards.tolist() == [[1, 2, 0], [1, 0, 2]] and read.likely.tolist() == [-0.1, -2.0]
+    assert by_piece(Decoded(boards[:, 0], np.ones((1, 3))), np.arange(3), 0).boards.shape == (0, 3)
 
 
 def test_a_region_laid_elsewhere_hangs_together_with_itself_alone(photo):
@@ -149,9 +151,14 @@ def test_what_is_said_of_a_whole_board_decides_between_boards_that_are_alike_pie
     assert most_likely(alike, scores, read, np.array([0, 1, 2, 2]), 8.0) == 0
 
 
-def test_slots_of_boards_are_turned_back_into_pieces():
-    boards = np.array([[[5, 6, 7], [6, 5, 7], [0, 0, 0]]])
-    found = Decoded(boards[:, 0], np.ones((1, 3)), None, boards, np.array([[-1.0, -2.0, -np.inf]]))
-    read = by_piece(found, np.array([2, 0, 1]), 0)  # slot 0 holds piece 2
-    assert read.boards.tolist() == [[6, 7, 5], [5, 7, 6]]
-    assert [other.tolist() for other in read.alternatives] == [[5, 7, 6]]
+def test_symbols_answer_with_the_board_that_is_likely_as_a_whole(photo):
+    """Piece by piece nothing changes places; as a whole both pairs do. `auto` sums up pieces."""
+    puzzle = Puzzle.from_image(photo, 2, seed=1)
+    boards = np.array([[1, 0, 3, 2], [0, 1, 2, 3]])
+    marginals = np.kron(np.eye(2), [[0.6, 0.4], [0.4, 0.6]])[None]
+    found = Decoded(boards[1:], np.ones((1, 4)), marginals, boards[None], np.log([[0.7, 0.1]]))
+    said = Evidence(seq2seq=by_piece(found, np.arange(4), 0))
+    answer = fusion.fused(Solver(solver="symbols"), puzzle, {}, said)
+    assert answer.positions.tolist() == [1, 0, 3, 2]
+    assert answer.alternatives[0].tolist() == [0, 1, 2, 3]
+    assert answer.confidences.max() < 0.5  # of the pieces, which were said to lie elsewhere

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from puzlm.errors import PuzzleError
+from puzlm.evidence import UNSEEN
 from puzlm.puzzle import Puzzle, assemble
 from puzlm.tokenizer import BOS
-from puzlm.views import ALL, LIT, MIRRORED, UNSEEN, UPRIGHT, View, look_again, read_views, together
+from puzlm.views import ALL, LIT, MIRRORED, UPRIGHT, View, look_again, read_views, together
 
 
 @pytest.mark.parametrize("view", ALL + LIT)
