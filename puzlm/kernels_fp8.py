@@ -329,8 +329,8 @@ def under_norm(
 ) -> tuple[Tensor, Tensor]:
     """Gradient (n, d) of what was normed to y, from that of y; and that of the gain.
 
-    What the gain was multiplied with is read back from y: nothing but y need be kept, which the
-    next layer keeps anyway. A gain of less than LEAST counts as that: it left nothing to read.
+    What the gain was multiplied with is read back from y, so that the sum under the norm need not
+    be written. A gain of less than LEAST counts as that: it left nothing to read.
     """
     x = (y.float() - shift) / torch.where(gain.abs() < LEAST, LEAST, gain)
     w = g * gain
