@@ -39,6 +39,9 @@ class CutSettings:
     """Smallest crop, as a share of the image; crops are drawn from here to the whole image."""
     stretch: float = 0.5
     """Share of puzzles whose height and width are cropped independently."""
+    whole: float = 0.0
+    """Share of puzzles that show all of an image instead of a crop of it, as those of people do:
+    half of them its centre square, the others all of it."""
     flip: bool = True
     """Mirror half of the puzzles."""
     gap_share: float = 0.0
@@ -49,6 +52,9 @@ class CutSettings:
     """Gaps are max_gap times a uniform number to this power: below 1 wide gaps come more often."""
     jitter: float = 0.0
     """Share of eroded puzzles whose pieces lie off the centre of their cells."""
+    flush: float = 0.0
+    """Share of puzzles whose outer pieces reach the edge of what is shown, so that gaps are only
+    between pieces (JPwLEG's geometry); these have no jitter."""
     missing_share: float = 0.0
     """Share of puzzles that lack pieces."""
     max_missing: int = 3
@@ -60,7 +66,8 @@ class CutSettings:
         cells = math.prod(parse_grid(self.grid))
         at_least(0, self, "cut", "max_gap", "gap_power")
         at_least(1, self, "cut", "max_missing")
-        for name in ("min_crop", "stretch", "gap_share", "jitter", "missing_share", "colour"):
+        shares = ("min_crop", "stretch", "whole", "gap_share", "jitter", "flush", "missing_share")
+        for name in (*shares, "colour"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingsError(f"cut.{name} {getattr(self, name)}: must be from 0 to 1")
         if self.missing_share and self.max_missing >= cells:
@@ -239,16 +246,24 @@ def draw_batch(sizes: NDArray[np.int64], n: int, s: CutSettings, seed: tuple[int
     share = rng.uniform(s.min_crop, 1, (n, 2))
     together = rng.random(n) >= s.stretch
     share[together, 1] = share[together, 0]
-    cell = np.maximum(SMALLEST, (size * share / grid).astype(np.int64))
     wide = s.max_gap * rng.uniform(0, 1, n) ** s.gap_power
-    gap = wide * (rng.random(n) < s.gap_share)
-    piece = np.clip(np.rint(cell / (1 + gap[:, None])).astype(np.int64), 1, cell)
+    gap = (wide * (rng.random(n) < s.gap_share))[:, None]
+    # By numbers of their own, so that recipes without them draw what they always drew.
+    whole, square, flush = np.random.default_rng((*seed, 3)).random((3, n, 1))
+    whole, flush = whole < s.whole, flush < s.flush
+    all_of_it = np.where(square < 0.5, size.min(1, keepdims=True), size)
+    shown = np.where(whole, all_of_it, size * share)
+    # m pieces and the gaps between them fill what is shown; a cell is a piece and a gap.
+    pitch = np.where(flush, (1 + gap) / (grid + gap * (grid - 1)), 1 / grid)
+    cell = np.maximum(SMALLEST, (shown * pitch).astype(np.int64))
+    piece = np.clip(np.rint(cell / (1 + gap)).astype(np.int64), 1, cell)
     slack = cell - piece
-    corner = (rng.random((n, 2)) * (size - cell * grid + 1)).astype(np.int64)
+    spare = size - (cell * grid - slack * flush)
+    corner = np.where(whole, spare // 2, (rng.random((n, 2)) * (spare + 1)).astype(np.int64))
     loose = rng.random(n) < s.jitter
     where = np.stack(np.divmod(np.arange(cells), grid[1]), 1)
     anywhere = (rng.random((n, cells, 2)) * (slack[:, None] + 1)).astype(np.int64)
-    offset = np.where(loose[:, None, None], anywhere, slack[:, None] // 2)
+    offset = np.where(loose[:, None, None], anywhere, slack[:, None] // 2) * ~flush[:, None]
     flip = (rng.random(n) < 0.5) & s.flip
     tint = np.stack(
         [1 + s.colour * rng.uniform(-0.4, 0.4, n), s.colour * rng.uniform(-40, 40, n)], 1

@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from puzlm import bigram, corpus, trial, vision_train
 from puzlm import train as language
 from puzlm.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch, neighbour_slots
 from puzlm.errors import ImageError
 from puzlm.images import write_image
-from puzlm.puzzle import cut
+from puzlm.puzzle import cut, parse_grid
 from puzlm.settings import Recipe, kind_of
 from puzlm.tokenizer import PieceTokenizer
 from puzlm.vision_train import VisionRecipe
@@ -47,6 +49,44 @@ def test_a_power_below_1_makes_wide_gaps_more_frequent(power, above):
     draw = draw_batch(np.full((1, 2), 3000), 4000, settings, (0, 1))
     gaps = 1000 / draw.piece[:, 0] - 1
     assert abs(float((gaps > 0.4).mean()) - above) < 0.025 and gaps.max() < 0.602
+
+
+def test_whole_puzzles_show_the_whole_image_or_its_centre_square():
+    settings = CutSettings(whole=0.7, min_crop=0.5, stretch=1.0)
+    draw = draw_batch(np.array([[90, 120]]), 1000, settings, (0, 2))
+    ends = draw.corner[:, -1] + draw.piece
+    spans = np.concatenate([draw.corner[:, 0], ends], 1).tolist()
+    assert abs(spans.count([0, 0, 90, 120]) / 1000 - 0.35) < 0.05
+    assert abs(spans.count([0, 15, 90, 105]) / 1000 - 0.35) < 0.05
+    assert len({tuple(span) for span in spans}) > 200  # crops beside them
+
+
+@given(st.integers(20, 300), st.integers(20, 300), st.sampled_from(["3", "2x4", "1x3"]))
+def test_flush_pieces_reach_the_edge_and_keep_their_gaps(height, width, grid):
+    settings = CutSettings(
+        grid, min_crop=0.6, whole=0.5, flush=1.0, gap_share=0.9, max_gap=0.6, jitter=1.0
+    )
+    draw = draw_batch(np.array([[height, width]]), 64, settings, (1,))
+    corner, end = draw.corner, draw.corner[:, -1] + draw.piece
+    assert corner.min() >= 0 and (end <= (height, width)).all()
+    rows, columns = parse_grid(grid)
+    apart = corner[:, -1] - corner[:, 0]
+    pitch = apart / np.maximum((rows - 1, columns - 1), 1)
+    assert (pitch == pitch.round()).all()  # all gaps alike: no jitter
+    shown = end - corner[:, 0]
+    whole = (shown >= np.minimum(height, width) - np.array([rows, columns])).all(1)
+    assert whole.sum() >= 16  # what is shown is filled, but for less than a pixel a cell
+    gaps = (pitch / draw.piece - 1)[:, [rows > 1, columns > 1]]
+    assert gaps.max() <= 0.6 + 1 / draw.piece.min() and gaps.max() > 0.2
+
+
+def test_recipes_without_whole_puzzles_draw_what_they_drew():
+    """A resumed run, and a recipe on record, see the puzzles that they saw."""
+    settings = CutSettings(gap_share=0.9, jitter=0.25, missing_share=0.2, colour=0.3)
+    draw = draw_batch(np.array([[192, 250], [200, 200]]), 3, settings, (5, 7))
+    assert draw.image.tolist() == [0, 1, 1]
+    assert draw.piece.tolist() == [[53, 69], [45, 50], [42, 55]]
+    assert draw.corner[:, 4].tolist() == [[69, 88], [53, 61], [74, 78]]
 
 
 def test_flipped_puzzles_are_puzzles_of_the_mirrored_image(crops):

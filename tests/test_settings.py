@@ -52,6 +52,8 @@ def test_recipes_name_the_nearest_key(tmp_path):
         ("sides.seed", -1, "at least 0"),
         ("cut.max_gap", -0.1, "cut.max_gap -0.1: must be at least 0"),
         ("cut.gap_power", -1.0, "cut.gap_power -1.0: must be at least 0"),
+        ("cut.whole", 1.5, "cut.whole 1.5: must be from 0 to 1"),
+        ("cut.flush", -0.1, "cut.flush -0.1: must be from 0 to 1"),
         ("cut.max_missing", 0, "at least 1"),
         ("cut.max_missing", 9, r"max_missing 9: must be below the 9 pieces .*grid 3"),
     ],
