@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 TOP = 32  # arrangements whose scores make up the confidence of `auto`
 # What all views say of an arrangement as a whole, beside the sum over its pieces; 2 to 16 are much
 # alike (docs/runs/whole-val.txt). Larger boards are too many for a beam to hold the right one.
-WHOLE = {"symbols": 8.0, "auto": 0.0}
-WHOLE_GRID = 9
+WHOLE, WHOLE_GRID = 8.0, 9
 USES = {
     "auto": ("seq2seq", "vision", "context", "edges", "pixels", "sides"),
     "symbols": ("seq2seq", "sides"),
@@ -138,9 +137,9 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         heat = w["temperature"] if read else 1.0  # fitted with the models' words in
         share = np.exp((scores - scores[0]) / heat)
         share /= share.sum()
-        views = evidence.seq2seq if solver.solver == "symbols" or evidence.doubtful else None
-        if views is not None and puzzle.cells <= WHOLE_GRID:
-            best = most_likely(found, scores, views, kinds, WHOLE[solver.solver])
+        whole = evidence.seq2seq
+        if solver.solver == "symbols" and whole is not None and puzzle.cells <= WHOLE_GRID:
+            best = most_likely(found, scores, whole, kinds, WHOLE)
             first = [best, *(k for k in range(len(found)) if k != best)]
             found, share = found[first], share[first]
         boards = found
