@@ -185,6 +185,8 @@ def measured(solver: str, r: dict) -> list[str]:
     notes = [Path(model).name] if uses else []
     decoded = DECODINGS.get(solver.rpartition("-")[2])
     notes += [f"decoded: {decoded}"] if decoded else []
+    on_gpu = (r.get("settings") or {}).get("device") == "cuda"  # seconds are those of CPU cores
+    notes += ["asked on a GPU"] if on_gpu else []
     notes += [f"{r['failed']} failed"] if r.get("failed") else []
     notes += [f"{r['repeated']} with a cell twice"] if r.get("repeated") else []
     return [
@@ -192,7 +194,7 @@ def measured(solver: str, r: dict) -> list[str]:
         str(r["puzzles"]),
         *scores,
         ece,
-        f"{r['seconds_per_puzzle']:.3f}",
+        "" if on_gpu else f"{r['seconds_per_puzzle']:.3f}",
         "; ".join(notes),
     ]
 

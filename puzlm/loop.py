@@ -59,6 +59,7 @@ def loop(
     graph = graph and "cuda" in device and world == 1
     optimiser = optimiser_of(weights, t, device, graph)
     average = [p.detach().clone() for p in weights] if t.average else None
+    begun_with = [p.detach().clone() for p in weights] if t.keep else []
     step = _resume(folder / "checkpoint.safetensors", objective, optimiser, average)
     log = folder / "metrics.jsonl"
     if rank == 0:
@@ -160,7 +161,9 @@ def loop(
             save()
     save()
     if rank == 0:
-        with _averaged(weights, average):
+        with _averaged(weights, average), torch.no_grad():
+            for weight, old in zip(weights, begun_with, strict=False):
+                weight.lerp_(old, t.keep)
             save_model()
     return {"step": step, "done": step >= t.steps, "folder": str(folder), **marks}
 

@@ -29,6 +29,7 @@ STYLES: dict[str, Style] = {  # thing: colour, dash, marker
     "more-3x3": {"color": "#1B2A6B", "linestyle": (0, (4, 1, 1, 1)), "marker": "p"},
     "split-3x3": {"color": "#7A0177", "linestyle": (0, (5, 2)), "marker": "<"},
     "split-more": {"color": "#C51B8A", "linestyle": (0, (1, 1)), "marker": ">"},
+    "whole-3x3": {"color": "#F768A1", "linestyle": (0, (7, 1, 1, 1)), "marker": "h"},
     "art-3x3": {"color": RED, "linestyle": "--", "marker": "s"},
     "art-5x5": {"color": GREEN, "linestyle": "-.", "marker": "^"},
     "English": {"color": BLACK, "linestyle": ":", "marker": "D"},

@@ -78,6 +78,9 @@ class TrainSettings:
     """On a GPU like the H100, the encoder's products in 8 bits where it suits: a fifth faster."""
     start: str = ""
     """A model to start from: its folder, or its name in the box."""
+    keep: float = 0.0
+    """Share of the weights that it started from in those that are saved: what was learned before
+    and what is learned now often do better together."""
     fit_puzzles: int = 4096
     """Puzzles the tokenizer is fitted on when no tokenizer is given."""
     log_every: int = 50
@@ -95,6 +98,10 @@ class TrainSettings:
                 raise SettingsError(f"train.{name} {getattr(self, name)}: must be above 0")
         if not 0 <= self.average < 1:
             raise SettingsError(f"train.average {self.average}: must be from 0 to below 1")
+        if not 0 <= self.keep < 1:
+            raise SettingsError(f"train.keep {self.keep}: must be from 0 to below 1")
+        if self.keep and not self.start:
+            raise SettingsError(f"train.keep {self.keep}: name the model to keep in train.start")
         if not all(0 <= gap < math.inf for gap in self.eval_gaps):
             raise SettingsError(f"train.eval_gaps {list(self.eval_gaps)}: must be at least 0")
 

@@ -47,6 +47,8 @@ def test_recipes_name_the_nearest_key(tmp_path):
         ("train.lr", "inf", "above 0"),
         ("train.clip", -1.0, "above 0"),
         ("train.average", 1.0, "from 0 to below 1"),
+        ("train.keep", 1.0, "from 0 to below 1"),
+        ("train.keep", 0.5, "train.keep 0.5: name the model to keep in train.start"),
         ("train.eval_gaps", [0.0, -0.5], "at least 0"),
         ("data.limit", -1, "at least 0"),
         ("sides.seed", -1, "at least 0"),

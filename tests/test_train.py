@@ -172,6 +172,25 @@ def test_models_of_the_box_go_by_their_names(folder, tmp_path, monkeypatch):
         train(replace(recipe, tokenizer_path="yours"), tmp_path / "other")
 
 
+@pytest.mark.parametrize("average", [0.0, 0.5])
+def test_what_is_saved_may_keep_a_share_of_the_start(folder, tmp_path, average):
+    """Also after a break: the start is that of the recipe, not that of the checkpoint."""
+    recipe = recipe_of(folder, steps=1)
+    train(recipe, tmp_path / "old")
+    before = str(tmp_path / "old")
+    recipe = replace(recipe.with_train(start=before), tokenizer_path=before)
+    recipe = recipe.with_train(steps=7, lr=0.01, average=average)
+    train(recipe, tmp_path / "new")
+    train(recipe.with_train(keep=0.25), tmp_path / "both", stop_after=0)
+    train(recipe.with_train(keep=0.25), tmp_path / "both")
+    old, new, both = (
+        Seq2Seq.from_pretrained(tmp_path / name).tensors() for name in ("old", "new", "both")
+    )
+    assert any((new[name] - old[name]).abs().max() > 0.01 for name in old)
+    for name in old:
+        torch.testing.assert_close(both[name], 0.25 * old[name] + 0.75 * new[name])
+
+
 def test_going_on_with_more_symbols(folder, tmp_path):
     """The weights of a model go on in one that reads more symbols; a break does no harm."""
     recipe = recipe_of(folder, steps=1)
