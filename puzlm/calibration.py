@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Numbers = dict[str, tuple[float, float, float]]  # feature: weight, lowest, highest value
 
-VERSION = 8  # of the numbers in FITTED; stands in results files with such confidences
+VERSION = 9  # of the numbers in FITTED; stands in results files with such confidences
 PLACES = 5  # decimals of raw confidences, as in a results file: so both give the same numbers
 DOUBT = 0.005  # raw confidences are kept so far from 0 and 1: closer says no more (chosen of six),
 FINE = 0.00002  # but for solvers of sides alone, which are soon sure, it does (chosen of four)
@@ -82,6 +82,8 @@ def kind(solver: str, cells: int) -> str:
     if name == "seq2seq" and not how.startswith("valid"):
         # Both of these read the marginals of a beam and answer nearly alike.
         name += " beam" if how.startswith(("beam", "assign")) else " greedy"
+    elif name == "seq2seq" and cells <= 9:
+        name += " 3x3"  # a model of its own, trained on since the others were fitted
     if name == "symbols" and "seq2seq" not in how:
         name = "bigram"  # no language model for such a grid: the same answer
     if name == "auto" and how.endswith("clear)"):
@@ -280,6 +282,14 @@ FITTED: dict[str, Numbers] = {
         "missing": (2.401, 0.0, 0.333),
         "given": (0.264, 0.0, 0.333),
         "cells": (1.578, 2.197, 3.219),
+    },
+    "seq2seq 3x3": {
+        "one": (-1.318, 1.0, 1.0),
+        "own": (0.318, -1.767, 5.293),
+        "others": (0.415, -0.645, 5.293),
+        "least": (0.729, -1.767, 5.293),
+        "missing": (1.149, 0.0, 0.333),
+        "given": (2.463, 0.0, 0.111),
     },
     "seq2seq beam": {
         "one": (1.783, 1.0, 1.0),
