@@ -3,6 +3,7 @@
 Every variant is the one before it and one change more. First all are compiled at once, each in a
 process of its own that only fills the compiler's cache; then each is measured by a fresh process,
 one after the other. The next one reads the cache meanwhile and waits for its turn on the device.
+Those too large to share the device compile when it is their turn.
 What is measured is written after every variant; one that fails is a line with its message.
 """
 
@@ -35,16 +36,25 @@ AHEAD = 1  # measuring processes that get ready while one measures
 
 @dataclass(frozen=True)
 class Variant:
-    """What a variant changes, all its tricks, and puzzles a step."""
+    """What a variant changes, all its tricks, puzzles a step, and whether fast.bart does it."""
 
     change: str
     tricks: Tricks = Tricks()
     batch: int = 1024
+    fast: bool = True
+
+    @property
+    def alone(self) -> bool:
+        """Whether two of its kind would not fit on the device."""
+        return 2 * self.batch > AT_ONCE
 
 
 def _variants() -> dict[str, Variant]:
     t, batch = Tricks(), 1024
-    found = {"fast": Variant("fast.bart compiled; pinned copies, pieces cut apart")}
+    found = {
+        "plain": Variant("transformers' BART under autocast, kernel by kernel", fast=False),
+        "fast": Variant("fast.bart compiled as a whole, and what makes its batches"),
+    }
     for name, change, more in (
         (
             "blocks",
@@ -135,7 +145,7 @@ def compile_one(variant: Variant, changes: list[str]) -> None:
     album = Album.of(noise(64), device)
     tokenizer = noise_tokenizer(recipe, device)
     tricks, _ = usable(replace(variant.tricks, graph=False), device)
-    Rig(recipe, device, True, tricks, album=album, tokenizer=tokenizer).step(0)
+    Rig(recipe, device, variant.fast, tricks, album=album, tokenizer=tokenizer).step(0)
 
 
 def measure_one(variant: Variant, changes: list[str], repeats: int, turn: Path) -> dict[str, Any]:
@@ -151,7 +161,7 @@ def measure_one(variant: Variant, changes: list[str], repeats: int, turn: Path) 
     began = time.monotonic()
     tricks, dropped = usable(variant.tricks, device)
     recipe = recipe_of(changes, variant.batch)
-    found = stages(recipe, device, True, repeats, tricks, ready)
+    found = stages(recipe, device, variant.fast, repeats, tricks, ready)
     return {
         **found,
         "dropped": dropped,
@@ -234,10 +244,12 @@ def run(
 
     with tempfile.TemporaryDirectory() as place_of_work:
         folder = Path(place_of_work)
-        jobs = Jobs(folder, changes, max(1, min(4, (os.cpu_count() or 2) // max(1, len(names)))))
+        together = [name for name in names if not variants[name].alone]
+        share = (os.cpu_count() or 2) // max(1, min(TOGETHER, len(together)))
+        jobs = Jobs(folder, changes, max(1, min(4, share)))
         warm: list[tuple[subprocess.Popen[bytes], int]] = []
         compiled = began + 0.55 * budget
-        for name in names:
+        for name in together:
             while time.monotonic() < compiled:
                 there = [size for process, size in warm if process.poll() is None]
                 if not there or (
@@ -256,9 +268,9 @@ def run(
         todo = [("--parts", "")] * parts + [("--measure", name) for name in names]
         running: dict[str, subprocess.Popen[bytes]] = {}
         for place, (kind, name) in enumerate(todo):
-            here = variants[name].batch if name else 0
             for next_kind, next_name in todo[place : place + 1 + AHEAD]:
-                if next_name != name and here + variants[next_name].batch > AT_ONCE:
+                # One that has the device for itself compiles then, not beside what is measured.
+                if next_name != name and any(variants[n].alone for n in (name, next_name) if n):
                     break
                 if next_name not in running and time.monotonic() < end:
                     result = str(folder / f"{next_name or 'parts'}.json")
