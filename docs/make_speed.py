@@ -14,51 +14,74 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "speed.md"
 RUNS = ROOT / "docs" / "runs"
-STEPS = (  # which file each step of the ladder is read from
-    ("speed-2026-11-15-b.json", ("plain", "fast", "blocks", "tokens", "layout", "gelu")),
-    ("speed-2026-11-17-a.json", ("attention", "cut")),
-    ("speed-2026-11-17-b.json", ("padded", "logsum", "batch")),
-    ("speed-2026-11-18.json", ("fp8", "cross", "wide", "ahead")),
-    ("speed-2026-11-18-b.json", ("pooled",)),
+STEPS = (  # one card, one day: which file each step of the ladder is read from
+    ("speed-2026-11-18-d.json", ("plain",)),  # again: beside its first run something compiled
+    (
+        "speed-2026-11-18-c.json",
+        "fast blocks tokens layout gelu attention cut padded batch half fp8 cross wide ahead start "
+        "pooled".split(),
+    ),
 )
+# Two changes that took the place of what was there: name, what it does, before, after.
+PAIRS = (
+    (
+        "attention keeps its sums for its backward pass",
+        ("speed-2026-11-17-b.json", "padded"),
+        ("speed-2026-11-17-b.json", "logsum"),
+    ),
+    (
+        "norms keep nothing but what they left",
+        ("speed-2026-11-18-e.json", "ahead"),
+        ("speed-2026-11-18-c.json", "ahead"),
+    ),
+)
+STAGES = ("cut", "tokenise", "sort", "forward", "backward", "optimiser")
 CURVES = RUNS / "curve-2026-11-18-b.json"
 PICTURE = ROOT / "docs" / "pictures" / "curve.png"
-STAGES = ("cut", "tokenise", "sort", "forward", "backward", "optimiser")
 COLOURS = {"plain": "#444444", "fast": "#1f77b4", "fp8": "#d62728"}
 STYLES = {"plain": "-", "fast": "--", "fp8": ":"}
 
 
+def read(name: str) -> dict[str, Any]:
+    """One file of a run on a GPU."""
+    found: dict[str, Any] = json.loads((RUNS / name).read_text())
+    return found
+
+
 def ladder() -> dict[str, Any]:
-    """The record of the first file, with the steps of all in turn."""
-    files = {name: json.loads((RUNS / name).read_text()) for name, _ in STEPS}
-    record = dict(files[STEPS[0][0]])
-    record["variants"] = {
-        step: files[name]["variants"][step] for name, own in STEPS for step in own
-    }
-    for found in record["variants"].values():
-        found.setdefault("share_of_matrix_rate", found["tflops"] / record["matrix_tflops"])
+    """The record of the last file, with the steps of all in turn."""
+    record = read(STEPS[-1][0])
+    record["variants"] = {step: read(name)["variants"][step] for name, own in STEPS for step in own}
     return record
 
 
+HEAD = "| {} | " + " | ".join(STAGES) + " | step | puzzles/s | of the bf16 rate |"
+
+
+def row(label: str, found: dict[str, Any]) -> str:
+    """Milliseconds for 1,024 puzzles, puzzles a second, share of the matrix rate."""
+    part = 1024 / found["batch"]
+    cells = [f"{found['milliseconds'][stage] * part:.2f}" for stage in STAGES]
+    cells += [f"{found['step_milliseconds'] * part:.2f}", f"{found['puzzles_per_second']:,.0f}"]
+    share = found.get("share_of_matrix_rate")
+    cells.append("" if share is None else f"{100 * share:.0f} %")
+    return f"| {label} | " + " | ".join(cells) + " |"
+
+
 def table(record: dict[str, Any]) -> str:
-    """Markdown: milliseconds for 1,024 puzzles, puzzles a second, share of the matrix rate."""
-    lines = [
-        "| variant | " + " | ".join(STAGES) + " | step | puzzles/s | of the bf16 rate |",
-        "|---" * (len(STAGES) + 4) + "|",
-    ]
+    """Markdown: the ladder."""
+    lines = [HEAD.format("variant"), "|---" * (len(STAGES) + 4) + "|"]
     for name, found in record["variants"].items():
-        if "failed" in found:
-            lines.append(f"| {name}: failed |" + " |" * (len(STAGES) + 3))
-            continue
-        part = 1024 / found["batch"]
-        rows = [f"{found['milliseconds'][stage] * part:.2f}" for stage in STAGES]
-        share = found.get("share_of_matrix_rate")
-        lines.append(
-            f"| {name}: {found['change']} | "
-            + " | ".join(rows)
-            + f" | {found['step_milliseconds'] * part:.2f} | {found['puzzles_per_second']:,.0f} | "
-            + ("|" if share is None else f"{100 * share:.0f} % |")
-        )
+        lines.append(row(f"{name}: {found['change']}", found))
+    return "\n".join(lines)
+
+
+def pairs() -> str:
+    """Markdown: before and after, of changes that are no switch."""
+    lines = [HEAD.format("change"), "|---" * (len(STAGES) + 4) + "|"]
+    for what, *both in PAIRS:
+        for when, (name, step) in zip(("before", "after"), both, strict=True):
+            lines.append(row(f"{what}: {when}", read(name)["variants"][step]))
     return "\n".join(lines)
 
 
@@ -123,6 +146,7 @@ def filled(text: str) -> str:
     for name, block in (
         ("facts", facts(steps)),
         ("stages", table(steps)),
+        ("pairs", pairs()),
         ("curves", closeness(curves)),
     ):
         start, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
