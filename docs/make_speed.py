@@ -18,7 +18,24 @@ STEPS = (  # one card, one day: which file each step of the ladder is read from
     ("speed-2026-11-18-d.json", ("plain",)),  # again: beside its first run something compiled
     (
         "speed-2026-11-18-c.json",
-        ["fast", "blocks", "tokens", "layout", "gelu", "attention", "cut", "padded", "batch", "half", "fp8", "cross", "wide", "ahead", "start", "pooled"],
+        [
+            "fast",
+            "blocks",
+            "tokens",
+            "layout",
+            "gelu",
+            "attention",
+            "cut",
+            "padded",
+            "batch",
+            "half",
+            "fp8",
+            "cross",
+            "wide",
+            "ahead",
+            "start",
+            "pooled",
+        ],
     ),
 )
 # Two changes that took the place of what was there: name, what it does, before, after.
