@@ -49,6 +49,7 @@ JUDGED_BY = (
             "auto vision",
             "seq2seq",
             "symbols",
+            "symbols 5x5",
             "vision",
             "classic",
         ),
@@ -61,6 +62,7 @@ JUDGED_BY = (
         ("one", "own", "near", "others"),
     )
     | {"classic large": ("one", "own", "others", "cells")}
+    | {"auto again 5x5": ("one", "own", "others", "least")}  # few puzzles have holes or given ones
 )
 RISING = ("own", "near", "others", "least")  # never count against a piece
 PRIOR = 0.2  # puzzles that speak for the raw confidence as it is (weights in standard units)

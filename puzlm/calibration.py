@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Numbers = dict[str, tuple[float, float, float]]  # feature: weight, lowest, highest value
 
-VERSION = 9  # of the numbers in FITTED; stands in results files with such confidences
+VERSION = 10  # of the numbers in FITTED; stands in results files with such confidences
 PLACES = 5  # decimals of raw confidences, as in a results file: so both give the same numbers
 DOUBT = 0.005  # raw confidences are kept so far from 0 and 1: closer says no more (chosen of six),
 FINE = 0.00002  # but for solvers of sides alone, which are soon sure, it does (chosen of four)
@@ -83,13 +83,16 @@ def kind(solver: str, cells: int) -> str:
         # Both of these read the marginals of a beam and answer nearly alike.
         name += " beam" if how.startswith(("beam", "assign")) else " greedy"
     elif name == "seq2seq" and cells <= 9:
-        name += " 3x3"  # a model of its own, trained on since the others were fitted
+        name += " 3x3"  # a model of its own
     if name == "symbols" and "seq2seq" not in how:
         name = "bigram"  # no language model for such a grid: the same answer
+    elif name == "symbols" and cells > 9:
+        name += " 5x5"
     if name == "auto" and how.endswith("clear)"):
         name += " clear"
     elif name == "auto" and how.endswith("looks)"):
         name += " again" if "seq2seq" in how else " looks"
+        name += " 5x5" if "seq2seq" in how and cells > 9 else ""
     elif name == "auto" and "vision" in how:
         if "seq2seq" not in how:  # who knew cells: the ViT, or no model
             name += " neighbours" if "vision neighbours" in how else " vision"
@@ -190,6 +193,12 @@ FITTED: dict[str, Numbers] = {
         "missing": (3.958, 0.0, 0.333),
         "given": (3.141, 0.0, 0.333),
     },
+    "auto again 5x5": {
+        "one": (-3.565, 1.0, 1.0),
+        "own": (0.527, -2.437, 5.293),
+        "others": (1.304, 1.185, 5.142),
+        "least": (0.732, -2.437, 3.681),
+    },
     "auto framed large": {
         "one": (0.591, 1.0, 1.0),
         "own": (0.272, -5.293, 5.293),
@@ -275,13 +284,12 @@ FITTED: dict[str, Numbers] = {
         "others": (0.483, -3.292, 5.293),
     },
     "seq2seq": {
-        "one": (-4.601, 1.0, 1.0),
-        "own": (0.344, -2.672, 5.293),
-        "others": (0.429, -1.743, 5.293),
-        "least": (0.628, -2.672, 5.293),
-        "missing": (2.401, 0.0, 0.333),
-        "given": (0.264, 0.0, 0.333),
-        "cells": (1.578, 2.197, 3.219),
+        "one": (-0.657, 1.0, 1.0),
+        "own": (0.571, -2.278, 5.293),
+        "others": (0.383, -0.754, 5.293),
+        "least": (0.503, -2.278, 5.293),
+        "missing": (1.324, 0.0, 0.12),
+        "given": (-2.125, 0.0, 0.04),
     },
     "seq2seq 3x3": {
         "one": (-1.318, 1.0, 1.0),
@@ -313,6 +321,14 @@ FITTED: dict[str, Numbers] = {
         "missing": (1.952, 0.0, 0.333),
         "given": (0.902, 0.0, 0.333),
         "cells": (-1.879, 2.197, 3.219),
+    },
+    "symbols 5x5": {
+        "one": (-6.126, 1.0, 1.0),
+        "own": (0.445, -1.451, 5.293),
+        "others": (1.879, 1.563, 5.293),
+        "least": (0.671, -1.451, 5.293),
+        "missing": (0.021, 0.0, 0.12),
+        "given": (28.509, 0.0, 0.04),
     },
     "vision": {
         "one": (-0.852, 1.0, 1.0),

@@ -43,9 +43,9 @@ WITH_VISION = {
 # After one look, an answer with a piece less sure than this (before calibration) is in doubt, and
 # the ViT looks again: docs/runs/looks-val.txt.
 SURE = 0.8
-# Then language models of these grids, which know as much as the ViT, read those views, too, and
-# count so much: docs/runs/again-val.txt. That of 5x5 knows less and is not asked.
-AGAIN, READ_AGAIN = 6.0, ("3x3",)
+# Then the language models of these grids read those views, too, and count so much:
+# docs/runs/again-val.txt, docs/runs/whole-5x5-val.txt.
+AGAIN = {"3x3": 6.0, "5x5": 1.0}
 WAVES = 0.5  # the ViT's cells on a grid without an output of its own: docs/runs/waves-val.txt
 # Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
 TOUCHING, SEAMS = 0.8, 4.0
@@ -62,8 +62,8 @@ AGREED = 64  # width of the beam that looks for such an answer; as good for this
 MENDED = {"seq2seq": 0.5, "sides": 0.5}
 LARGE_MENDED = {"pixels": 1.0, "sides": 1.0}
 
-# `symbols`, up to 3x3 and above: the larger the grid, the more pairs of sides there are to ask.
-BESIDE = ({"sides": 0.1, "temperature": 2.0}, {"sides": 1.0, "temperature": 2.0})
+# `symbols`: what the sides say beside a language model, which reads them, too.
+BESIDE = {"sides": 0.1, "temperature": 2.0}
 
 
 UNSEEN = 1.0  # nats below the last board of a beam: where one is taken to be that it did not hold

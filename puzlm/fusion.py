@@ -94,7 +94,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     # Large boards are not searched by a beam; there equal pieces as one kind placed fewer rightly.
     small = puzzle.cells <= assembly.SMALL_GRID
     kinds = kinds_of(puzzle.pieces) if small else np.arange(n)
-    w = _weights(solver, evidence)
+    w = _weights(solver, puzzle, evidence)
     pairs: Pairs = {}
     cells: dict[str, Floats] = {}
     frame, touching, worn = None, False, False  # a large board's
@@ -115,7 +115,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     # With holes they would pull pieces together that do not touch.
     whole = read and n == puzzle.cells > 2
     if solver.solver == "symbols" and cells:
-        w |= BESIDE[puzzle.cells > 9]
+        w |= BESIDE
     elif whole:
         w |= border_weights(pairs, puzzle.grid, evidence.bled, evidence.vision is not None, kinds)
     elif not read and (large := large_board(puzzle, pairs, evidence.bled)) is not None:
@@ -200,13 +200,13 @@ def _arranged(
     return framed(frame, puzzle.pieces, one, right, below, puzzle.grid)
 
 
-def _weights(solver: Solver, evidence: Evidence) -> dict[str, float]:
+def _weights(solver: Solver, puzzle: Puzzle, evidence: Evidence) -> dict[str, float]:
     """Weights of the evidence: beside the ViT all else says less that is new."""
     if solver.solver != "auto":
         return dict.fromkeys(USES[solver.solver], 1.0) | {"temperature": 1.0}
     chosen = FUSION if evidence.vision is None else {**FUSION, **WITH_VISION}
-    if evidence.doubtful:
-        chosen = {**chosen, "seq2seq": AGAIN}
+    if evidence.doubtful and evidence.seq2seq is not None:
+        chosen = {**chosen, "seq2seq": AGAIN[grid_name(puzzle.grid)]}
     return {**chosen, **solver.card.get("fusion", {})} if solver.box is None else dict(chosen)
 
 

@@ -37,7 +37,7 @@ from puzlm.box import (
 )
 from puzlm.decoding import METHODS, WIDTH, Reader, by_slot, decode
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
-from puzlm.evidence import READ_AGAIN, Evidence, Read, Seen, by_piece, gather, in_doubt
+from puzlm.evidence import AGAIN, Evidence, Read, Seen, by_piece, gather, in_doubt
 from puzlm.fusion import fused, sure_by_sides
 from puzlm.images import Pixels
 from puzlm.puzzle import Grid, Positions, Puzzle
@@ -337,7 +337,7 @@ class Solver:
 
     def _reads_again(self, puzzle: Puzzle) -> bool:
         """Whether a language model is asked of a puzzle that leaves a ViT in doubt."""
-        return grid_name(puzzle.grid) in READ_AGAIN and self._language(puzzle) is not None
+        return grid_name(puzzle.grid) in AGAIN and self._language(puzzle) is not None
 
     def _sees(self, puzzle: Puzzle) -> Any:
         """The ViT, if it can tell of such a puzzle: its cells, or for `auto` its neighbours."""

@@ -24,6 +24,7 @@ ANSWERS = {
     "seq2seq beam": ("seq2seq (beam, puzlm-3x3)", (3, 3)),
     "seq2seq greedy": ("seq2seq (greedy, puzlm-5x5)", (5, 5)),
     "symbols": ("symbols (seq2seq puzlm-3x3 + sides)", (3, 3)),
+    "symbols 5x5": ("symbols (seq2seq puzlm-5x5 + sides)", (5, 5)),
     "bigram": ("bigram", (3, 3)),
     "classic": ("classic", (3, 3)),
     "vision-pairs": ("vision-pairs", (4, 4)),
@@ -31,6 +32,7 @@ ANSWERS = {
     "auto vision": ("auto (vision + edges + pixels)", (4, 4)),
     "auto looks": ("auto (vision + edges + pixels, 6 looks)", (4, 4)),
     "auto again": ("auto (seq2seq puzlm-3x3 + vision + edges + pixels, 6 looks)", (3, 3)),
+    "auto again 5x5": ("auto (seq2seq puzlm-5x5 + vision + edges + pixels, 6 looks)", (5, 5)),
     "auto neighbours": ("auto (vision neighbours + edges + pixels)", (2, 9)),
     "auto neighbours large": ("auto (vision neighbours + edges + pixels + frame)", (10, 10)),
     "auto windows large": ("auto (vision neighbours + edges + pixels + frame)", (12, 16)),
@@ -209,7 +211,17 @@ def test_numbers_hold_only_known_features():
 def test_numbers_are_those_of_the_fits_on_record():
     files = [
         DOCS / "runs" / f"calibration-{name}.json"
-        for name in ("val", "framed", "neighbours", "worn", "looks", "windows", "split", "whole")
+        for name in (
+            "val",
+            "framed",
+            "neighbours",
+            "worn",
+            "looks",
+            "windows",
+            "split",
+            "whole",
+            "5x5",
+        )
     ]
     fits = [json.loads(file.read_text()) for file in files]
     kinds = {name: found["numbers"] for fit in fits for name, found in fit["kinds"].items()}
