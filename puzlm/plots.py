@@ -32,6 +32,7 @@ STYLES: dict[str, Style] = {  # thing: colour, dash, marker
     "whole-3x3": {"color": "#F768A1", "linestyle": (0, (7, 1, 1, 1)), "marker": "h"},
     "art-3x3": {"color": RED, "linestyle": "--", "marker": "s"},
     "art-5x5": {"color": GREEN, "linestyle": "-.", "marker": "^"},
+    "whole-5x5": {"color": "#005A32", "linestyle": (0, (3, 1, 1, 1, 1, 1)), "marker": "H"},
     "English": {"color": BLACK, "linestyle": ":", "marker": "D"},
     "uniform": {"color": GREY, "linestyle": (0, (1, 1)), "marker": ""},
     "before": {"color": "#BBBBBB", "hatch": "..", "marker": "v"},

@@ -235,7 +235,7 @@ def test_no_large_model_is_asked_where_sides_leave_no_doubt(photo):
 
 
 def test_the_vit_looks_again_where_its_answer_is_in_doubt(photo, monkeypatch):
-    """At five more views of those puzzles, and of no others; those of 3x3 are read as well."""
+    """At five more views of those puzzles, no others; where a language model is, it reads them."""
     solver = Solver.from_pretrained()
     flower = read_image(SAMPLES / "flower.jpg")
     sure = Puzzle.from_image(photo, 3, gap=0.3, seed=1)
@@ -249,8 +249,9 @@ def test_the_vit_looks_again_where_its_answer_is_in_doubt(photo, monkeypatch):
     assert found[1].solver == "auto (seq2seq puzlm-3x3 + vision + edges + pixels, 6 looks)"
     assert found[0].confidences.min() > 0.9 > found[1].confidences.min()
     assert [*solver.box._languages] == ["3x3"]
-    larger = solver.solve(Puzzle.from_image(flower, 5, gap=0.5, seed=1))
-    assert larger.solver == "auto (vision + edges + pixels, 6 looks)"
+    larger = [solver.solve(Puzzle.from_image(flower, side, gap=0.5, seed=1)) for side in (4, 5)]
+    assert larger[0].solver == "auto (vision + edges + pixels, 6 looks)"
+    assert larger[1].solver == "auto (seq2seq puzlm-5x5 + vision + edges + pixels, 6 looks)"
     again = solver.solve(doubtful)
     assert np.array_equal(again.positions, found[1].positions)
     np.testing.assert_allclose(again.confidences, found[1].confidences, atol=1e-3)
