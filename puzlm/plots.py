@@ -141,7 +141,7 @@ def learning_curves(metrics_jsonl_paths: Sequence[str | Path], path: str | Path)
             else file.stem.removesuffix(".metrics")
         )
         runs[name if name not in runs else str(file)] = _read_lines(file)
-    figure, grid = plt.subplots(2, 2, figsize=(11, 7), layout="constrained")
+    figure, grid = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
     loss, accuracy, absolute, perfect = grid.flat
     for name, lines in runs.items():
         look = style(name, list(runs)) | {"ms": 5, "markevery": 0.15}
@@ -163,10 +163,11 @@ def learning_curves(metrics_jsonl_paths: Sequence[str | Path], path: str | Path)
     for panel in grid.flat:
         panel.set_xlabel("step")
         finish(panel, panel.get_lines(), "nothing logged")
-    if absolute.get_lines():  # many lines: beside the panels, not over them
-        absolute.get_legend().remove()
-        perfect.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0))
+    if absolute.get_lines():  # many lines: below the panels, not over them
+        lines_and_names = absolute.get_legend_handles_labels()
+        figure.legend(*lines_and_names, loc="outside lower center", ncols=5)
         for panel in (absolute, perfect):
+            panel.get_legend().remove()
             panel.set_ylim(0, 102)
     save_figure(figure, path)
 
