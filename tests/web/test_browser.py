@@ -197,7 +197,7 @@ def test_keyboard_alone(open_page):
 
 def test_unplaced_pieces_are_reached_and_placed_with_keys(open_page):
     """Greedy decoding may give a cell twice: who comes second lies in the tray."""
-    page = open_page("#sample=poster&grid=5x5&gap=0.5&seed=0")
+    page = open_page("#sample=shore&grid=5x5&gap=0.5&seed=0")
     page.locator("details.more summary").click()
     page.select_option("#solver", "seq2seq")
     page.select_option("#decode", "greedy")
