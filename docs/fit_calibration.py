@@ -55,7 +55,7 @@ JUDGED_BY = (
         ),
         SMALL,
     )
-    | dict.fromkeys(("seq2seq 3x3", "seq2seq beam", "seq2seq greedy"), SMALL)
+    | dict.fromkeys(("seq2seq 5x5", "seq2seq beam", "seq2seq greedy"), SMALL)
     | dict.fromkeys(calibration.SIDES, (*SMALL, "spread"))
     | dict.fromkeys(
         ("pairs large", "auto framed large", "auto neighbours large", "auto windows large"),

@@ -14,31 +14,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "speed.md"
 RUNS = ROOT / "docs" / "runs"
-STEPS = (  # one card, one day: which file each step of the ladder is read from
-    ("speed-2026-11-18-d.json", ("plain",)),  # again: beside its first run something compiled
-    (
-        "speed-2026-11-18-c.json",
-        [
-            "fast",
-            "blocks",
-            "tokens",
-            "layout",
-            "gelu",
-            "attention",
-            "cut",
-            "padded",
-            "batch",
-            "half",
-            "fp8",
-            "cross",
-            "wide",
-            "ahead",
-            "start",
-            "pooled",
-        ],
-    ),
-)
-# Two changes that took the place of what was there: name, what it does, before, after.
+LADDER = "speed-2026-11-18-c.json"
+PLAIN = "speed-2026-11-18-d.json"  # again: beside its first run something compiled
+# Two changes that took the place of what was there: what they do, before, after.
 PAIRS = (
     (
         "attention keeps its sums for its backward pass",
@@ -48,7 +26,7 @@ PAIRS = (
     (
         "norms keep nothing but what they left",
         ("speed-2026-11-18-e.json", "ahead"),
-        ("speed-2026-11-18-c.json", "ahead"),
+        (LADDER, "ahead"),
     ),
 )
 STAGES = ("cut", "tokenise", "sort", "forward", "backward", "optimiser")
@@ -65,40 +43,35 @@ def read(name: str) -> dict[str, Any]:
 
 
 def ladder() -> dict[str, Any]:
-    """The record of the last file, with the steps of all in turn."""
-    record = read(STEPS[-1][0])
-    record["variants"] = {step: read(name)["variants"][step] for name, own in STEPS for step in own}
+    """All steps, measured on one card."""
+    record = read(LADDER)
+    record["variants"]["plain"] = read(PLAIN)["variants"]["plain"]
     return record
 
 
-HEAD = "| {} | " + " | ".join(STAGES) + " | step | puzzles/s | of the bf16 rate |"
-
-
-def row(label: str, found: dict[str, Any]) -> str:
-    """Milliseconds for 1,024 puzzles, puzzles a second, share of the matrix rate."""
-    part = 1024 / found["batch"]
-    cells = [f"{found['milliseconds'][stage] * part:.2f}" for stage in STAGES]
-    cells += [f"{found['step_milliseconds'] * part:.2f}", f"{found['puzzles_per_second']:,.0f}"]
-    share = found.get("share_of_matrix_rate")
-    cells.append("" if share is None else f"{100 * share:.0f} %")
-    return f"| {label} | " + " | ".join(cells) + " |"
-
-
-def table(record: dict[str, Any]) -> str:
-    """Markdown: the ladder."""
-    lines = [HEAD.format("variant"), "|---" * (len(STAGES) + 4) + "|"]
-    for name, found in record["variants"].items():
-        lines.append(row(f"{name}: {found['change']}", found))
+def table(head: str, rows: dict[str, dict[str, Any]]) -> str:
+    """Markdown: milliseconds for 1,024 puzzles, puzzles a second, share of the matrix rate."""
+    lines = [
+        f"| {head} | " + " | ".join(STAGES) + " | step | puzzles/s | of the bf16 rate |",
+        "|---" * (len(STAGES) + 4) + "|",
+    ]
+    for label, found in rows.items():
+        part = 1024 / found["batch"]
+        cells = [f"{found['milliseconds'][stage] * part:.2f}" for stage in STAGES]
+        cells += [f"{found['step_milliseconds'] * part:.2f}", f"{found['puzzles_per_second']:,.0f}"]
+        share = found.get("share_of_matrix_rate")
+        cells.append("" if share is None else f"{100 * share:.0f} %")
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def pairs() -> str:
-    """Markdown: before and after, of changes that are no switch."""
-    lines = [HEAD.format("change"), "|---" * (len(STAGES) + 4) + "|"]
-    for what, *both in PAIRS:
-        for when, (name, step) in zip(("before", "after"), both, strict=True):
-            lines.append(row(f"{what}: {when}", read(name)["variants"][step]))
-    return "\n".join(lines)
+def pairs() -> dict[str, dict[str, Any]]:
+    """Before and after, of changes that are no switch."""
+    return {
+        f"{what}: {when}": read(name)["variants"][step]
+        for what, *both in PAIRS
+        for when, (name, step) in zip(("before", "after"), both, strict=True)
+    }
 
 
 def facts(record: dict[str, Any]) -> str:
@@ -159,10 +132,11 @@ def picture(record: dict[str, Any], path: Path) -> None:
 def filled(text: str) -> str:
     """The page with its blocks made anew."""
     steps, curves = ladder(), json.loads(CURVES.read_text())
+    named = {f"{name}: {found['change']}": found for name, found in steps["variants"].items()}
     for name, block in (
         ("facts", facts(steps)),
-        ("stages", table(steps)),
-        ("pairs", pairs()),
+        ("stages", table("variant", named)),
+        ("pairs", table("change", pairs())),
         ("curves", closeness(curves)),
     ):
         start, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"

@@ -82,22 +82,19 @@ def kind(solver: str, cells: int) -> str:
     if name == "seq2seq" and not how.startswith("valid"):
         # Both of these read the marginals of a beam and answer nearly alike.
         name += " beam" if how.startswith(("beam", "assign")) else " greedy"
-    elif name == "seq2seq" and cells <= 9:
-        name += " 3x3"  # a model of its own
     if name == "symbols" and "seq2seq" not in how:
         name = "bigram"  # no language model for such a grid: the same answer
-    elif name == "symbols" and cells > 9:
-        name += " 5x5"
     if name == "auto" and how.endswith("clear)"):
         name += " clear"
     elif name == "auto" and how.endswith("looks)"):
         name += " again" if "seq2seq" in how else " looks"
-        name += " 5x5" if "seq2seq" in how and cells > 9 else ""
     elif name == "auto" and "vision" in how:
         if "seq2seq" not in how:  # who knew cells: the ViT, or no model
             name += " neighbours" if "vision neighbours" in how else " vision"
     elif name == "auto":
         name += " language" if "seq2seq" in how else " framed" if "frame" in how else " sides"
+    if name in ("seq2seq", "symbols", "auto again") and cells > 9:
+        name += " 5x5"  # another language model
     if cells <= SMALL_GRID:
         return name
     if cells > BEAM_GRID and name == "auto neighbours":
@@ -284,20 +281,20 @@ FITTED: dict[str, Numbers] = {
         "others": (0.483, -3.292, 5.293),
     },
     "seq2seq": {
-        "one": (-0.657, 1.0, 1.0),
-        "own": (0.571, -2.278, 5.293),
-        "others": (0.383, -0.754, 5.293),
-        "least": (0.503, -2.278, 5.293),
-        "missing": (1.324, 0.0, 0.12),
-        "given": (-2.125, 0.0, 0.04),
-    },
-    "seq2seq 3x3": {
         "one": (-1.318, 1.0, 1.0),
         "own": (0.318, -1.767, 5.293),
         "others": (0.415, -0.645, 5.293),
         "least": (0.729, -1.767, 5.293),
         "missing": (1.149, 0.0, 0.333),
         "given": (2.463, 0.0, 0.111),
+    },
+    "seq2seq 5x5": {
+        "one": (-0.657, 1.0, 1.0),
+        "own": (0.571, -2.278, 5.293),
+        "others": (0.383, -0.754, 5.293),
+        "least": (0.503, -2.278, 5.293),
+        "missing": (1.324, 0.0, 0.12),
+        "given": (-2.125, 0.0, 0.04),
     },
     "seq2seq beam": {
         "one": (1.783, 1.0, 1.0),

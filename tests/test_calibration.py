@@ -18,8 +18,8 @@ AUTO = "auto (seq2seq puzlm-3x3 + vision + edges + pixels + sides + mended colou
 ANSWERS = {
     "auto": (AUTO, (3, 3)),
     "auto sides": ("auto (edges + pixels)", (4, 4)),
-    "seq2seq": ("seq2seq (valid, puzlm-5x5)", (5, 5)),
-    "seq2seq 3x3": ("seq2seq (valid, puzlm-3x3)", (3, 3)),
+    "seq2seq": ("seq2seq (valid, puzlm-3x3)", (3, 3)),
+    "seq2seq 5x5": ("seq2seq (valid, puzlm-5x5)", (5, 5)),
     "vision": ("vision", (5, 5)),
     "seq2seq beam": ("seq2seq (beam, puzlm-3x3)", (3, 3)),
     "seq2seq greedy": ("seq2seq (greedy, puzlm-5x5)", (5, 5)),
@@ -211,7 +211,7 @@ def test_numbers_hold_only_known_features():
 def test_numbers_are_those_of_the_fits_on_record():
     files = [
         DOCS / "runs" / f"calibration-{name}.json"
-        for name in (
+        for name in [
             "val",
             "framed",
             "neighbours",
@@ -221,7 +221,7 @@ def test_numbers_are_those_of_the_fits_on_record():
             "split",
             "whole",
             "5x5",
-        )
+        ]
     ]
     fits = [json.loads(file.read_text()) for file in files]
     kinds = {name: found["numbers"] for fit in fits for name, found in fit["kinds"].items()}

@@ -211,6 +211,8 @@ def test_what_is_measured_and_pays_is_trained_with():
     """The ladder of docs/speed.md; 8 bits where a recipe says so."""
     ladder = ["batch", "half", "fp8", "cross", "wide", "ahead", "start", "pooled"]
     assert list(VARIANTS)[-8:] == ladder
+    assert [name for name, variant in VARIANTS.items() if variant.alone] == ladder[4:]
+    assert [name for name, variant in VARIANTS.items() if not variant.fast] == ["plain"]
     assert VARIANTS["padded"].tricks == VARIANTS["batch"].tricks
     assert replace(VARIANTS["pooled"].tricks, fp8=False) == PROVEN
     assert not set(VARIANTS) & set(EXTRA)
