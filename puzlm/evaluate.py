@@ -22,6 +22,7 @@ import sys
 import time
 import typing
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -197,7 +198,12 @@ def evaluate(
     result = {
         **head,
         "commit": commit,
-        "data": {"name": source, "fingerprint": fingerprint, "scale": [min(scales), max(scales)]},
+        "data": {
+            "name": source,
+            "fingerprint": fingerprint,
+            "scale": [min(scales), max(scales)],
+            **_storage(outcomes),
+        },
         "puzzles": len(outcomes),
         "failed": sum(record["error"] is not None for record in outcomes),
         "repeated": sum(_repeats(record["positions"] or []) for record in outcomes),
@@ -235,6 +241,15 @@ def _questions(
         yield [i for i, _ in chunk], [(i, puzzle) for i, puzzle in chunk if i not in before]
 
 
+def _storage(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Say how the images were stored, and how many pixels of a puzzle one of a file's makes."""
+    shrunk = [float(record["shrunk"]) for record in outcomes if "shrunk" in record]
+    types = Counter(record["stored"] for record in outcomes if "stored" in record)
+    return ({"stored": dict(types)} if types else {}) | (
+        {"shrunk": [min(shrunk), max(shrunk)]} if shrunk else {}
+    )
+
+
 def replying(solver: Solve) -> Callable[[Question], Reply]:
     """Make a function that asks a solver one chunk; the unit of work of every engine."""
     return lambda question: (question[0], _ask(solver, question[1]))
@@ -269,7 +284,8 @@ def _outcome(index: int, puzzle: Puzzle, answer: AnswerLike | Exception) -> dict
     if puzzle.truth is None:
         raise PuzzleError(f"puzzle {index} has no truth to score against")
     record: dict[str, Any] = {"index": index, "digest": _digest(puzzle), "grid": [*puzzle.grid]}
-    kept = ("name", "seed", "scale", "cell", "piece", "offsets", "order", "turns", "given")
+    kept = ("name", "stored", "shrunk", "seed", "scale", "cell", "piece", "offsets", "order",
+            "turns", "given")  # fmt: skip
     record |= {key: puzzle.settings[key] for key in kept if key in puzzle.settings}
     record.setdefault("scale", 1.0)
     if "given" in record:  # JSON's keys are text, also before it was written

@@ -4,25 +4,31 @@ A puzzle depends on (protocol.seed, index) and its image alone, so every solver 
 puzzles on any machine. All protocols share a seed: image 7 is shuffled the same way with and
 without erosion, and results on it can be paired.
 
-An image at least as large as the protocol's is resized (Lanczos, short side) and centre-cropped.
-A smaller one is never enlarged, that would invent pixels: the geometry is scaled to it instead
-(jpwleg-3 on 264 px: everything times 264/398, so pieces of 64 and gaps of 32 px), rounded so that
-all pieces are equal. `Puzzle.settings["scale"]` (1.0: as published) goes to the results.
+An image at least as large as the protocol's is cropped in the middle and shrunk once: each pixel
+of the puzzle is the mean over its own area of the image, so that no pixel on one side of a cut
+holds anything from the other side. A smaller image is never enlarged, that would invent pixels:
+the geometry is scaled to it instead (jpwleg-3 on 264 px: everything times 264/398, so pieces of 64
+and gaps of 32 px), rounded so that all pieces are equal. The results say three things of each
+image: `scale` of the geometry (1.0: as published), `stored`, the type of its file, and `shrunk`,
+pixels of the puzzle per pixel of the file. A file that was compressed and is hardly shrunk carries
+traces of both sides of each cut (see `leaks`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from puzlm.errors import ImageError, PuzzleError, SettingsError, nearest
-from puzlm.images import Pixels, iter_blobs, iter_images, picture_files, read_image
+from puzlm.images import FORMATS, Pixels, iter_blobs, iter_images, picture_files, read_image
 from puzlm.puzzle import (
     Geometry,
     Grid,
@@ -65,6 +71,9 @@ class Protocol:
     jitter: bool = False  # pieces lie anywhere in their cells, not in the middle
     restore: bool = False  # eroded pieces are resized to the cell again
     turned: bool = False  # each piece is turned by a multiple of 90 degrees (Type 2)
+    # "picture", "pieces": what is compressed before, or after, cutting, to see what that changes
+    codec: str = ""
+    leaks: bool = False  # measured: pictures compressed before cutting are solved better
     missing: int = 0
     scored: str = "all"  # "all", "present" (some are missing), "non-centre" (the centre is given)
     seed: int = 0
@@ -75,10 +84,12 @@ class Protocol:
     def settings(self) -> dict[str, Any]:
         """Give everything that defines the puzzles and the score, for a results file."""
         record = asdict(replace(self, papers=(), published=()))
-        del record["papers"], record["published"]
-        if not self.turned:  # as in results files written before there were turned pieces
-            del record["turned"]
-        return {**record, "grid": list(self.grid)}
+        for name in ("papers", "published", "leaks"):  # what is known of it, not what it is
+            del record[name]
+        for name in ("turned", "codec"):  # as in results files written before there were these
+            if not record[name]:
+                del record[name]
+        return {**record, "grid": list(self.grid)} | ({"filter": "area"} if self.resize else {})
 
 
 _RG = "RG-LNS (under review)"
@@ -149,19 +160,31 @@ def _all() -> Iterator[Protocol]:
         own = (Published("SD2RL (JPwLEG's own)", *siamese, None, _QUOTED),)
         yield replace(open_centre, name=name, scored="non-centre", published=own,
                       papers=("JPwLEG (AAAI 2023)",))  # fmt: skip
-    lsej = Protocol("imagenet-lsej-10x10-2", (10, 10), 500, 500, 500, 50, 46, 4,
-                    restore=True, papers=_LSEJ)  # fmt: skip
-    yield replace(lsej, published=(
-        Published("RG-LNS", 86.7, 55.9, 92.1, _RG, "best of each measure"),
-        Published("RG-LNS before repair (LP)", 80.9, 44.9, 88.5, _RG),
-        Published("Edge2Vec", 55.7, 18.2, 75.3, _RG),
-        Published("MGC-Gallagher", 39.9, 8.3, 62.8, _RG),
-    ))  # fmt: skip
-    yield replace(lsej, name="imagenet-lsej-10x10-5", piece=40, gap=10, published=(
-        Published("RG-LNS", 59.8, 23.2, 77.6, _RG, "best of each measure"),
-        Published("RG-LNS before repair (LP)", 39.2, 9.2, 63.1, _RG),
-        Published("MGC-Gallagher", 3.1, 0.0, 23.7, _RG),
-    ))  # fmt: skip
+    ahead: dict[tuple[int, int], tuple[Published, ...]] = {
+        (10, 2): (Published("RG-LNS", 86.7, 55.9, 92.1, _RG, "best of each measure"),
+                  Published("RG-LNS before repair (LP)", 80.9, 44.9, 88.5, _RG),
+                  Published("Edge2Vec", 55.7, 18.2, 75.3, _RG),
+                  Published("MGC-Gallagher", 39.9, 8.3, 62.8, _RG)),
+        (10, 5): (Published("RG-LNS", 59.8, 23.2, 77.6, _RG, "best of each measure"),
+                  Published("RG-LNS before repair (LP)", 39.2, 9.2, 63.1, _RG),
+                  Published("MGC-Gallagher", 3.1, 0.0, 23.7, _RG)),
+    }  # fmt: skip
+    for side in (10, 20):
+        for off in (2, 5, 8):  # pixels off each side of a piece
+            yield Protocol(
+                f"imagenet-lsej-{side}x{side}-{off}", (side, side), *(50 * side,) * 3,
+                50, 50 - 2 * off, 2 * off, restore=True, papers=_LSEJ,
+                published=ahead.get((side, off), ()),
+            )  # fmt: skip
+    for side, lp, diffusion in ((6, 94.6, 90.7), (8, 93.0, 72.8), (10, 91.0, 63.3),
+                                (12, 89.9, 53.1)):  # fmt: skip
+        yield Protocol(
+            f"paintings-type2-{side}x{side}", (side, side), *(32 * side,) * 3, 32, 32, 0,
+            turned=True, papers=("DiffAssemble (CVPR 2024)",),
+            published=(Published("Yu et al. (LP)", lp, None, None, "DiffAssemble (CVPR 2024)"),
+                       Published("DiffAssemble", diffusion, None, None,
+                                 "DiffAssemble (CVPR 2024)")),
+        )  # fmt: skip
     for name, grid, paper in (
         ("mit-432", (18, 24), "Cho et al. (CVPR 2010)"),
         ("mcgill-540", (20, 27), "Pomeranz et al. (CVPR 2011)"),
@@ -174,6 +197,11 @@ def _all() -> Iterator[Protocol]:
         if name in ("mit-432", "mcgill-540"):
             # A gap of an eighth on a board too large for a model to see at once; our own numbers.
             yield Protocol(f"worn-{name}", grid, 0, 0, 0, 28, 25, 3)
+        if name in ("mcgill-540", "bgu-805"):
+            # As many cells of 64 px as the image holds, 4 px off each side (7 % of what stays).
+            pieces, wide = (88, (8, 11)) if name == "mcgill-540" else (150, (10, 15))
+            yield Protocol(f"eroded-{name.split('-')[0]}-{pieces}", wide, 0, 0, 0, 64, 56, 8,
+                           papers=("Bridger et al. (CVPR 2020)",))  # fmt: skip
         if name == "mcgill-540":
             yield Protocol(f"classic-{name}-type2", grid, 0, 0, 0, 28, 28, 0, turned=True,
                            papers=("Gallagher (CVPR 2012)",))  # fmt: skip
@@ -209,16 +237,30 @@ def prepare(protocol: Protocol, image: Pixels) -> tuple[Pixels, Geometry, float]
             )
         return image, Geometry(grid, (protocol.cell,) * 2, (protocol.piece,) * 2, (0, 0)), 1.0
     short, side = min(height, width), protocol.crop
-    if short < protocol.resize:
+    if short < protocol.resize:  # a small image is cut as it is
         side = protocol.crop * short // protocol.resize
-    elif short > protocol.resize:
-        factor = protocol.resize / short
-        image = _resized(image, (round(height * factor), round(width * factor)))
-    top, left = (image.shape[0] - side) // 2, (image.shape[1] - side) // 2
-    image = image[top : top + side, left : left + side]
-    if short >= protocol.resize and side != protocol.size:
-        image, side = _resized(image, (protocol.size,) * 2), protocol.size
-    return image, _scaled(protocol, side), side / protocol.size
+        top, left = (height - side) // 2, (width - side) // 2
+        return (
+            image[top : top + side, left : left + side],
+            _scaled(protocol, side),
+            (side / protocol.size),
+        )
+    crop = protocol.crop * short / protocol.resize  # in pixels of the image
+    return _shrunk(image, crop, protocol.size), _scaled(protocol, protocol.size), 1.0
+
+
+def _shrunk(image: Pixels, crop: float, side: int) -> Pixels:
+    """Cut out the centre square of `crop` pixels; average it over areas to (side, side, 3)."""
+    pixels: NDArray[Any] = image
+    for _ in range(2):  # rows, then columns; floor: an image of the right size keeps its pixels
+        edges = np.floor((len(pixels) - crop) / 2) + np.arange(side + 1) * (crop / side)
+        whole = np.minimum(edges.astype(np.int64), len(pixels) - 1)
+        sums = np.concatenate([np.zeros_like(pixels[:1], np.float64), np.cumsum(pixels, 0, float)])
+        # The sum of all pixels before an edge; an edge inside a pixel takes its part of it.
+        before = sums[whole] + (edges - whole)[:, None, None] * pixels[whole]
+        pixels = np.swapaxes(np.diff(before, axis=0) / (crop / side), 0, 1)
+    rounded: Pixels = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
+    return rounded
 
 
 def _scaled(protocol: Protocol, side: int) -> Geometry:
@@ -247,20 +289,34 @@ def make_puzzle(protocol: Protocol, image: Pixels, index: int) -> Puzzle:
     With a fixed centre `settings["given"]` is {piece: cell} of the one piece not scored.
     """
     rng = np.random.default_rng((protocol.seed, index))
+    short = min(image.shape[:2])
     image, where, scale = prepare(protocol, image)
+    shrunk = min(1.0, protocol.resize / short) if protocol.resize else 1.0
+    if protocol.codec == "picture":
+        image = _compressed(image)
     cells = where.grid[0] * where.grid[1]
     order = rng.permutation(cells)[: cells - protocol.missing]
     offsets = draw_offsets(where, rng, protocol.jitter)
     pieces = cut_at(image, where, offsets)[order]
+    if protocol.codec == "pieces":
+        pieces = np.stack([_compressed(piece) for piece in pieces])
     if protocol.restore:
         pieces = np.stack([_resized(piece, where.cell) for piece in pieces])
     settings = {"scale": round(scale, 4), "cell": where.cell[0], "piece": where.piece[0]}
+    settings["shrunk"] = round(shrunk, 4)
     if protocol.turned:
         turns = rng.integers(0, 4, len(pieces))  # what sets each piece upright again
         pieces = np.stack([np.rot90(p, -t) for p, t in zip(pieces, turns, strict=True)])
         settings |= {"rotations": True, "turns": turns.tolist()}
     return _finish(protocol, pieces, where.grid, order.astype(np.int64), index, settings
                    | ({"offsets": offsets[order].tolist()} if protocol.jitter else {}))  # fmt: skip
+
+
+def _compressed(image: Pixels) -> Pixels:
+    """Give a picture as it is after WebP of quality 75 and back."""
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "WEBP", quality=75)
+    return np.asarray(Image.open(file).convert("RGB"))
 
 
 def _finish(
@@ -278,12 +334,14 @@ def _finish(
     return Puzzle(pieces, grid, truth, settings=settings)
 
 
-def _named(puzzle: Puzzle, name: str, *data: bytes) -> Puzzle:
-    """Note which image a puzzle came from, so that a results file can prove it."""
+def _named(puzzle: Puzzle, name: str, *data: bytes, stored: str = "") -> Puzzle:
+    """Note which image a puzzle came from and how it was stored, for the results file."""
     digest = hashlib.sha256(name.encode("utf-8", "replace"))
     for part in data:
         digest.update(part)
     settings = {**puzzle.settings, "name": name, "digest": digest.hexdigest()}
+    if stored:
+        settings["stored"] = stored
     return replace(puzzle, settings=settings)
 
 
@@ -319,7 +377,8 @@ def _read_images(path: Path, protocol: Protocol, limit: int | None) -> Iterator[
         for index in spread(len(files), limit):
             ((label, blob),) = iter_blobs([files[index]])
             puzzle = make_puzzle(protocol, read_image(blob, name=label), index)
-            yield index, _named(puzzle, files[index].relative_to(path).as_posix(), blob)
+            name = files[index].relative_to(path).as_posix()
+            yield index, _named(puzzle, name, blob, stored=_type(blob))
     else:
         for index, (label, blob) in enumerate(iter_blobs([path])):
             if limit is not None and index >= limit:
@@ -327,9 +386,14 @@ def _read_images(path: Path, protocol: Protocol, limit: int | None) -> Iterator[
             puzzle = make_puzzle(protocol, read_image(blob, name=label), index)
             # Names without the way to the archive, or two machines would get two fingerprints.
             name = path.name if label == str(path) else label.removeprefix(f"{path}:")
-            yield index, _named(puzzle, name, blob)
+            yield index, _named(puzzle, name, blob, stored=_type(blob))
     if index < 0:
         raise ImageError(f"{path}: holds no images")
+
+
+def _type(blob: bytes) -> str:
+    """How an image file is stored: "JPEG", "PNG", "WEBP" and so on."""
+    return str(Image.open(io.BytesIO(blob), formats=FORMATS).format)
 
 
 def from_images(

@@ -3,6 +3,7 @@
 import io
 import re
 import tarfile
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -37,7 +38,9 @@ def test_names_are_known():
     names += " imagenet-lsej-10x10-2 imagenet-lsej-10x10-5"
     names += " classic-mit-432 classic-mcgill-540 classic-bgu-805 classic-bgu-2360 classic-bgu-3300"
     names += " classic-mcgill-540-type2 worn-2x2 worn-3x4 worn-4x4 worn-4x6 worn-6x6"
-    names += " worn-mit-432 worn-mcgill-540"
+    names += " worn-mit-432 worn-mcgill-540 eroded-mcgill-88 eroded-bgu-150"
+    names += "".join(f" imagenet-lsej-10x10-8 imagenet-lsej-20x20-{off}" for off in (2, 5, 8))
+    names += "".join(f" paintings-type2-{side}x{side}" for side in (6, 8, 10, 12))
     assert set(PROTOCOLS) == set(names.split())
     with pytest.raises(SettingsError, match="did you mean 'jpwleg-3'"):
         get_protocol("jpwleg3")
@@ -87,7 +90,10 @@ def test_small_image_scales_the_geometry():
 
 @pytest.mark.parametrize("protocol", SQUARE, ids=lambda p: p.name)
 def test_every_size_gives_whole_equal_pieces(protocol):
-    for side in [*range(100, 131), 199, 255, 264, 288, 397, 398, 501]:
+    smallest = 100 * max(1, protocol.grid[0] // 5)  # below that a piece is too small
+    for side in [*range(smallest, smallest + 31), 255, 264, 288, 397, 398, 501, 1001]:
+        if side < smallest:
+            continue
         _, where, scale = prepare(protocol, image := np.zeros((side, side + 9, 3), np.uint8))
         reach = where.cell[0] if protocol.jitter else where.piece[0] + where.slack[0] // 2
         whole = round(scale * protocol.size)
@@ -107,6 +113,33 @@ def test_large_image_is_resized_and_cropped_in_the_middle():
     puzzle = make_puzzle(PROTOCOLS["imagenet-3x3"], image, 0)
     assert puzzle.pieces.shape == (9, 96, 96, 3)
     assert puzzle.pieces[:, :, 4:-4].min() == 200
+
+
+def test_no_pixel_holds_anything_from_beyond_the_cut():
+    """Each pixel is the mean over its own area; Lanczos reached three pixels further."""
+    image = np.full((1000, 1000, 3), 90, np.uint8)
+    image[:, 500:] = 200  # from the middle cut of 10x10 on
+    for name in ("imagenet-lsej-10x10-2", "imagenet-lsej-20x20-2"):
+        puzzle = make_puzzle(PROTOCOLS[name], image, 0)
+        assert {int(v) for v in np.unique(puzzle.pieces)} == {90, 200}
+        assert puzzle.settings["shrunk"] == PROTOCOLS[name].size / 1000
+    odd = (np.arange(300) // 2).astype(np.uint8)[None, :, None].repeat(300, 0).repeat(3, 2)
+    small = prepare(PROTOCOLS["imagenet-3x3"], odd)[0]
+    assert small.shape == (288, 288, 3) and abs(small.mean() - odd.mean()) < 0.5
+    assert np.all(np.diff(small[0, :, 0].astype(int)) >= 0)
+
+
+def test_a_codec_leaves_traces_of_the_neighbour_only_if_it_comes_before_the_cut():
+    protocol = PROTOCOLS["imagenet-lsej-10x10-2"]
+    image = np.random.default_rng(0).integers(0, 2, (500, 500, 3), np.uint8) * 255
+    image[:, :100] = 128  # two columns of cells are flat, their pieces end 2 px before
+    spread = {}
+    for codec in ("", "picture", "pieces"):
+        puzzle = make_puzzle(replace(protocol, codec=codec), image, 0)
+        assert (puzzle.truth == make_puzzle(protocol, image, 0).truth).all()
+        flat = puzzle.pieces[puzzle.truth % 10 == 1].astype(int)
+        spread[codec] = int(abs(flat - np.median(flat)).max())
+    assert spread[""] == 0 and spread["pieces"] <= 2 < 8 < spread["picture"]
 
 
 def test_puzzles_follow_from_seed_and_index_alone():
