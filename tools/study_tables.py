@@ -1,4 +1,4 @@
-"""Tables and verdicts of the ablations, from their runs: words for docs/make_study.py."""
+"""Tables and verdicts of the ablations, from their runs: words for tools/make_study.py."""
 
 from __future__ import annotations
 

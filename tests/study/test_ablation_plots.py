@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from pathlib import Path
 
 import pytest
@@ -48,9 +48,7 @@ def lines_of(figure, panel=0):
 
 
 def test_every_thing_of_the_study_has_a_look_of_its_own():
-    spec = importlib.util.spec_from_file_location("make_study", ROOT / "docs" / "make_study.py")
-    study = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(study)
+    study = importlib.import_module("tools.make_study")
     assert set(DRAWN["curves.png"]) == {name.removeprefix("long-") for name in study.CURVES}
     assert set(DRAWN["learning.png"]) == set(study.BACKBONES)
     colours = [look["color"] for look in STYLES.values()]
