@@ -19,8 +19,8 @@ test-web: .venv/ready  ## the page in a real browser (needs Chromium: apt-get in
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/web
 
 lint: .venv/ready
-	$(BIN)/ruff check puzlm tests
-	$(BIN)/ruff format --check puzlm tests
+	$(BIN)/ruff check puzlm bench tools tests
+	$(BIN)/ruff format --check puzlm bench tools tests
 	$(BIN)/mypy
 
 clean:

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from puzlm.errors import PuzlmError
     from puzlm.puzzle import Puzzle
     from puzlm.solver import Solution, Solver
-    from puzlm.tokenizer import PieceTokenizer
+    from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 
 __version__ = "0.1.0"
 __all__ = ["PieceTokenizer", "Puzzle", "PuzlmError", "Solution", "Solver"]
 
 _HOME = {
-    "PieceTokenizer": "tokenizer",
+    "PieceTokenizer": "tokenizer.piece_tokenizer",
     "Puzzle": "puzzle",
     "PuzlmError": "errors",
     "Solution": "solver",

@@ -1,5 +1,5 @@
 """`python -m puzlm`: the command, where it is not on the path."""
 
-from puzlm.cli import main
+from puzlm.cli.main import main
 
 main()

@@ -218,7 +218,7 @@ class Puzzle:
 
     def save(self, folder: str | Path) -> None:
         """Write piece files, the shuffled picture and puzzle.json; all of it or nothing."""
-        from puzlm import puzzle_folder
+        from puzlm.pieces import folder as puzzle_folder
 
         puzzle_folder.write(self, Path(folder))
 
@@ -235,7 +235,7 @@ class Puzzle:
         if not path.exists():
             raise PuzzleError(f"{path}: no such file or folder")
         if path.is_dir():
-            from puzlm import puzzle_folder
+            from puzlm.pieces import folder as puzzle_folder
 
             return puzzle_folder.read(path, grid, incomplete)
         image = open_image(path)

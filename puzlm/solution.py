@@ -13,7 +13,7 @@ from PIL import Image
 
 from puzlm.errors import PuzzleError
 from puzlm.images import Pixels, to_rgb
-from puzlm.kinds import exchanged, kinds_of
+from puzlm.pieces.equal_pieces import exchanged, kinds_of
 from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, guess_grid, parse_grid
 
 Floats = NDArray[np.float64]

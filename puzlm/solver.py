@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from puzlm import calibration, checkpoints, upright, windows
-from puzlm.answers import by_chance, by_looking, by_pixels, by_reading
-from puzlm.assembly import SMALL_GRID
-from puzlm.bleed import mended
-from puzlm.box import (
+from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
+from puzlm.images import Pixels
+from puzlm.models import pretrained as checkpoints
+from puzlm.models.box import (
     Box,
     Language,
     load_edges,
@@ -35,15 +34,17 @@ from puzlm.box import (
     load_sides,
     load_vision,
 )
-from puzlm.decoding import METHODS, WIDTH, Reader, by_slot, decode
-from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
-from puzlm.evidence import AGAIN, Evidence, Read, Seen, by_piece, gather, in_doubt
-from puzlm.fusion import fused, sure_by_sides
-from puzlm.images import Pixels
+from puzlm.models.decoding import METHODS, WIDTH, Reader, by_slot, decode
+from puzlm.pieces.colour_bleed import mended
 from puzlm.puzzle import Grid, Positions, Puzzle
 from puzlm.solution import Floats, Given, Solution, as_puzzle, check_given, grid_name
-from puzlm.tokenizer import PieceTokenizer
-from puzlm.views import look_again, read_views
+from puzlm.solving import calibration, upright, windows
+from puzlm.solving.evidence import AGAIN, Evidence, Read, Seen, by_piece, gather, in_doubt
+from puzlm.solving.fusion import fused, sure_by_sides
+from puzlm.solving.plain_answers import by_chance, by_looking, by_pixels, by_reading
+from puzlm.solving.search.assembly import SMALL_GRID
+from puzlm.solving.views import look_again, read_views
+from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 
 SOLVERS = ("auto", "seq2seq", "symbols", "vision", "vision-pairs", "bigram", "classic", "random")
 BATCH = {"valid": 64, "greedy": 64, "beam": 16, "assign": 16}  # puzzles read at once
@@ -420,7 +421,7 @@ class Solver:
 def load_solver(name: str, model: str | None = None, decoding: str = "valid") -> Any:
     """A function that solves a list of puzzles, by solver name or as `module:function`."""
     if ":" in name:
-        from puzlm.evaluate import load_solver_function
+        from puzlm.harness.evaluate import load_solver_function
 
         return load_solver_function(name)
     return Solver.from_pretrained(model, solver=name, decoding=decoding).solve_many

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from puzlm import cli
+from puzlm.cli import main as cli
 from puzlm.images import Pixels, read_image, write_image
-from puzlm.tokenizer import PieceTokenizer
+from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 
 torch.set_num_threads(1)  # two threads on two busy cores wait for each other most of the time
 

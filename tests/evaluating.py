@@ -6,8 +6,8 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from puzlm.evaluate import Answer
-from puzlm.protocols import PROTOCOLS, read_data
+from puzlm.harness.evaluate import Answer
+from puzlm.harness.protocols import PROTOCOLS, read_data
 
 PLAIN = PROTOCOLS["imagenet-3x3"]
 PHOTOS = [load_sample_image(name) for name in ("china.jpg", "flower.jpg")]

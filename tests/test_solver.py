@@ -7,12 +7,12 @@ from conftest import SAMPLES
 from PIL import Image
 
 from puzlm import Puzzle, Solver
-from puzlm.backbones import ModelSettings, Seq2Seq, TorchReader
-from puzlm.calibration import ALL_RIGHT
 from puzlm.errors import ModelError, PuzzleError, SettingsError
 from puzlm.images import read_image, write_image
 from puzlm.metrics import absolute, perfect
+from puzlm.models.backbones import ModelSettings, Seq2Seq, TorchReader
 from puzlm.puzzle import cut, shuffled
+from puzlm.solving.calibration import ALL_RIGHT
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_symbols_alone_never_look_at_pixels(photo, monkeypatch):
     def look(*_):
         raise AssertionError("a pixel was looked at")
 
-    monkeypatch.setattr("puzlm.classic.evidence", look)
+    monkeypatch.setattr("puzlm.solving.classic.evidence", look)
     monkeypatch.setattr(Solver, "_look", look)
     worn = [Puzzle.from_image(photo, 3, gap=0.25, seed=i) for i in range(3)]
     worn.append(Puzzle.from_image(photo, 3, gap=0.25, missing=2, seed=4))

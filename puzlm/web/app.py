@@ -27,8 +27,8 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from puzlm.decoding import METHODS
 from puzlm.errors import ModelError, PuzlmError, nearest
+from puzlm.models.decoding import METHODS
 from puzlm.puzzle import Puzzle
 from puzlm.solver import SOLVERS, Given, Solution, Solver
 from puzlm.web import answers as a

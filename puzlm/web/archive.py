@@ -10,8 +10,8 @@ import zlib
 from typing import Any
 
 from puzlm.images import IMAGE_SUFFIXES
+from puzlm.pieces.folder import natural
 from puzlm.puzzle import Grid, parse_grid
-from puzlm.puzzle_folder import natural
 from puzlm.web.answers import Limits, Refused
 
 LABEL = 60  # characters of a client's file name in messages

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from puzlm.images import Pixels
-from puzlm.tokenizer import PieceTokenizer, is_residual, side_symbols, walk
+from puzlm.tokenizer.piece_tokenizer import PieceTokenizer, is_residual, side_symbols, walk
 from puzlm.web.answers import Position, Question, Reading, Refused, Side
 
 Ints = NDArray[np.int64]

@@ -14,7 +14,7 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI
 
-from puzlm.bench_requests import png
+from bench.requests import png
 from puzlm.errors import PuzzleError
 from puzlm.solver import Solution, Solver
 

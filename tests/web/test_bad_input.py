@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from serving import GOOD, NOISE, piece_files, refused
 
-from puzlm.bench_requests import pixel_bomb, png, zipped
+from bench.requests import pixel_bomb, png, zipped
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
 

@@ -30,7 +30,7 @@ from browsing import (
 from PIL import Image
 from serving import SAMPLE
 
-from puzlm.bench_requests import png
+from bench.requests import png
 from puzlm.puzzle import Puzzle, shuffled
 from puzlm.solver import SOLVERS
 

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from serving import GOOD, NOISE, SAMPLE, Slow, refused, running
 
-from puzlm.bench_requests import png
+from bench.requests import png
 from puzlm.puzzle import Puzzle
 from puzlm.solver import Solver
 from puzlm.web.answers import Limits

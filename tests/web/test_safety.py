@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 from serving import GOOD, RNG, Slow, piece_files, refused, running
 
-from puzlm.bench_requests import png
+from bench.requests import png
 from puzlm.web.app import create_app
 from puzlm.web.guard import HEADERS
 

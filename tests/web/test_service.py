@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from serving import SAMPLE, piece_files, refused
 
-from puzlm.bench_requests import png, zipped
+from bench.requests import png, zipped
 from puzlm.puzzle import Puzzle
 
 

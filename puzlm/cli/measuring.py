@@ -1,0 +1,214 @@
+"""Commands that measure. Imports inside: help must be quick."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from puzlm.cli.options import (
+    Address,
+    Engine,
+    Erode,
+    GridOption,
+    Json,
+    Model,
+    OutputFile,
+    OutputFolder,
+    Progress,
+    Seed,
+    SolverName,
+    Solvers,
+    answer,
+    check_solver,
+    chosen_engine,
+    teller,
+    warn,
+)
+from puzlm.errors import PuzlmError, SettingsError
+
+
+def evaluate(
+    protocol: Annotated[str | None, typer.Option(help="A named benchmark; needs --data.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The benchmark's images.")] = None,
+    images: Annotated[list[Path] | None, typer.Option(help="Or any images, with --grid.")] = None,
+    model: Model = None,
+    grid: GridOption = "3",
+    erode: Erode = 0.0,
+    missing: Annotated[int, typer.Option(help="Pieces missing from each puzzle.")] = 0,
+    solver: SolverName = "auto",
+    decode: Annotated[
+        str | None, typer.Option(help="The seq2seq alone: valid, greedy, beam or assign.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Use only so many: the first of --images or a tar, evenly spaced ones of "
+            "--data that is a folder.",
+        ),
+    ] = None,
+    seed: Seed = 0,
+    engine: Engine = "single",
+    address: Address = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="results.json to write.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a solver: absolute, perfect and neighbour accuracy with 95 % intervals."""
+    from puzlm.cli.solve import check_pieces
+    from puzlm.harness.compare import remarks
+    from puzlm.harness.evaluate import evaluate as run
+    from puzlm.harness.evaluate import source_digest
+    from puzlm.harness.protocols import from_images, get_protocol
+    from puzlm.solver import load_solver
+    from puzlm.solving.calibration import VERSION
+
+    check_solver(solver, model, decode)
+    chosen = "seq2seq" if decode and solver == "auto" else solver
+    if (protocol is None) == (not images):
+        raise SettingsError("give either --protocol NAME --data PATH, or --images PATH")
+    if protocol is not None:
+        if data is None:
+            raise SettingsError(f"--protocol {protocol}: needs --data, the benchmark's images")
+        rules = get_protocol(protocol)
+        source: Any = data
+    else:
+        made = partial(from_images, images or [], grid, erode, missing, seed, limit)
+        rules, source = made()[0], lambda: made()[1]
+        if ":" not in chosen:
+            check_pieces(rules.grid[0] * rules.grid[1], f"--grid {grid}")
+    load = partial(load_solver, chosen, model, decode or "valid")
+    with Progress("solving", limit, quiet=as_json) as tick, chosen_engine(engine, address) as ray:
+        asked = load() if ray is None else ray.solving(load, address)
+        settings: dict[str, Any] = {"model": model, "decode": decode}
+        settings["calibration"] = None if ":" in chosen else VERSION  # others say what they like
+        if ":" in chosen:
+            settings["source"] = source_digest(chosen)
+        try:
+            found = run(
+                asked,
+                rules,
+                source,
+                limit=limit,
+                output=output,
+                solver_name=chosen,
+                settings=settings,
+                progress=tick,
+                report=warn,
+                spread=ray is not None,
+            )
+        except KeyboardInterrupt:
+            if output is not None:
+                warn(f"{output}: the same command goes on where it stopped")
+            raise
+    lines = [
+        f"{name:10s} {found[name]['value']:.1f} % "
+        f"[{found[name]['low']:.1f}, {found[name]['high']:.1f}]"
+        for name in ("absolute", "perfect", "neighbour")
+    ]
+    about = [f"{found['puzzles']} puzzles, {found['seconds_per_puzzle']:.3f} s each"]
+    lines += ["; ".join(about + remarks(found))]
+    if found["failed"]:
+        first = next(record["error"] for record in found["outcomes"] if record["error"])
+        warn(f"{found['failed']} of {found['puzzles']} puzzles failed; the first: {first}")
+    del found["outcomes"]
+    answer(found, as_json, "\n".join(lines))
+
+
+def compare(
+    results: Annotated[list[Path], typer.Argument(help="Results files of `puzlm evaluate -o`.")],
+    markdown: Annotated[bool, typer.Option(help="Print Markdown.")] = False,
+    csv: Annotated[bool, typer.Option(help="Print CSV.")] = False,
+) -> None:
+    """Put results side by side, with paired tests and the published numbers."""
+    from puzlm.harness.compare import compare as table
+
+    made = table(results)
+    print(made.as_markdown() if markdown else made.as_csv() if csv else made.as_text())
+
+
+def generalise(
+    kind: Annotated[list[str], typer.Option(help="Kind of images: NAME=PATH; may be repeated.")],
+    solver: Solvers,
+    output: OutputFile,
+    grid: Annotated[list[str] | None, typer.Option(help="3 or 3x4; may be repeated.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Puzzles a cell.")] = 100,
+    figure: Annotated[Path | None, typer.Option(help="Also draw the heat map.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure solvers on kinds of images, gap by gap from none to half a piece."""
+    from puzlm.harness.generalise import generalise as run
+    from puzlm.harness.generalise import parse_kinds
+
+    found = run(
+        solver, parse_kinds(kind), output, grids=grid or ["3"], limit=limit, report=teller(as_json)
+    )
+    if figure is not None:
+        from puzlm.harness.figures import generalisation
+
+        generalisation(json.loads(output.read_text()), figure)
+    answer(found, as_json)
+
+
+def costs(
+    solver: Solvers,
+    output: OutputFile,
+    seconds: Annotated[float, typer.Option(help="Time for the rounds of each size.")] = 20.0,
+    as_json: Json = False,
+) -> None:
+    """Measure time, memory and weights of solvers as puzzles grow, beside `classic`."""
+    from bench.costs import measure
+
+    found = measure(solver, output, seconds=seconds, report=teller(as_json))
+    answer(found, as_json)
+
+
+def analyze(
+    tokens: Annotated[list[Path], typer.Argument(help="Token files of `puzlm tokenize`.")],
+    output: OutputFolder,
+    model: Model = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Entropy, Zipf, Heaps and more of token files, as JSON and figures."""
+    from puzlm.models import pretrained as checkpoints
+    from puzlm.study.analyze import analyze as run
+
+    found = run(tokens, output, model=checkpoints.find(model) if model else None, seed=seed)
+    answer(found, as_json, f"figures and numbers in {output}")
+
+
+def bench(
+    output: OutputFile = Path("bench.json"),
+    quick: Annotated[bool, typer.Option(help="Small sizes, to see that it runs.")] = False,
+    training: Annotated[
+        bool, typer.Option(help="Time the stages of a training step instead.")
+    ] = False,
+    service: Annotated[
+        bool, typer.Option(help="Start the service and put it under load instead.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure speed and memory, as ratios of two things run side by side."""
+    say = teller(as_json)
+    if service:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `puzlm web` does
+        from bench.service import run as run_service
+
+        results = run_service(quick=quick, report=say)
+    else:
+        from bench.library import run
+
+        results = run(quick=quick, training=training, report=say)
+    from puzlm.images import write_bytes
+
+    write_bytes(output, (json.dumps(results, indent=1) + "\n").encode())
+    answer(results, as_json, f"written to {output}")
+    if failed := [name for name, passed in results.get("checks", {}).items() if not passed]:
+        raise PuzlmError(f"bench: failed: {'; '.join(failed)}")

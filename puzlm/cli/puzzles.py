@@ -1,0 +1,197 @@
+"""Commands for puzzles and models at hand. Imports inside: help must be quick."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from puzlm.cli.options import (
+    Erode,
+    GridOption,
+    Json,
+    Model,
+    OutputFolder,
+    OwnSolver,
+    Progress,
+    Seed,
+    answer,
+    check_solver,
+)
+from puzlm.errors import PuzzleError, SettingsError
+
+
+def make(
+    image: Annotated[Path, typer.Argument(help="The picture to cut.")],
+    output: OutputFolder,
+    grid: GridOption = "3",
+    erode: Erode = 0.0,
+    jitter: Annotated[
+        bool, typer.Option(help="Eroded pieces lie off centre in their cells.")
+    ] = False,
+    missing: Annotated[int, typer.Option(help="Pieces to leave out.")] = 0,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Cut a picture into shuffled piece files, with the truth in puzzle.json."""
+    from puzlm.images import read_image
+    from puzlm.puzzle import Puzzle
+
+    puzzle = Puzzle.from_image(
+        read_image(image), grid, gap=erode, jitter=jitter, missing=missing, seed=seed
+    )
+    puzzle.save(output)
+    height, width = puzzle.pieces.shape[1:3]
+    truth = puzzle.truth.tolist() if puzzle.truth is not None else None
+    record = {
+        "folder": str(output),
+        "grid": list(puzzle.grid),
+        "pieces": len(puzzle.pieces),
+        "piece_size": [height, width],
+        "truth": truth,
+    }
+    answer(record, as_json, f"{len(puzzle.pieces)} pieces of {width} x {height} pixels in {output}")
+
+
+def solve(
+    puzzles: Annotated[
+        list[Path],
+        typer.Argument(
+            help="A folder of pieces or a shuffled picture; many of them; a folder of "
+            "such folders; a pattern in quotes."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Picture to write (solved.png); of many puzzles, "
+            "the folder for their pictures (solved).",
+        ),
+    ] = None,
+    grid: Annotated[str | None, typer.Option(help="Rows x columns: 3 or 3x4.")] = None,
+    model: Model = None,
+    solver: OwnSolver = "auto",
+    decode: Annotated[
+        str | None, typer.Option(help="Use the seq2seq alone: valid, greedy, beam or assign.")
+    ] = None,
+    given: Annotated[list[str] | None, typer.Option(help="Fix a piece: PIECE=CELL.")] = None,
+    incomplete: Annotated[
+        bool,
+        typer.Option(help="Pieces may be missing; if there are more than cells, some stay out."),
+    ] = False,
+    rotations: Annotated[
+        bool, typer.Option(help="Pieces may be turned by quarter turns; a model says which way up.")
+    ] = False,
+    gif: Annotated[
+        Path | None, typer.Option(help="Also write an animation; of many, a folder of them.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the picture.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Put the pieces together and write the picture."""
+    from puzlm.cli import solve as solving
+    from puzlm.solver import Solver
+
+    check_solver(solver, model, decode, rotations)
+    fixed = _given(given) if given else None
+    path = solving.find(puzzles)
+    chosen = "seq2seq" if decode and not rotations else "auto"
+    chosen = chosen if solver == "auto" else solver
+
+    def engine() -> Solver:
+        return Solver.from_pretrained(
+            model, solver=chosen, decoding=decode or "valid", rotations=rotations
+        )
+
+    if isinstance(path, list):
+        if fixed:
+            raise SettingsError("--given: fixes pieces of one puzzle, not of many")
+        folder, found = output or Path("solved"), []
+        with Progress("solving", len(path), quiet=as_json) as tick:
+            for one in solving.solve_many(
+                engine(), path, folder, grid=grid, incomplete=incomplete, gifs=gif, tick=tick
+            ):
+                found.append(one.as_dict())
+                if one.error:
+                    solving.complain(one)
+        if show:
+            typer.launch(str(folder))
+        answer(found, as_json)
+        if not as_json:
+            solving.show_many(found, folder)
+        raise typer.Exit(2 if any("error" in record for record in found) else 0)
+    loaded = solving.load(path, grid, incomplete)
+    output = output or Path("solved.png")
+    solving.check_output(path, loaded, output, gif)
+    solution = engine().solve(loaded, given=fixed)
+    solving.write(loaded, solution, output, gif)
+    if show:
+        typer.launch(str(output))
+    answer(solving.record(solution, loaded, output), as_json)
+    if not as_json:
+        solving.show(solution, loaded, output)
+
+
+def export(
+    model: Annotated[str, typer.Argument(help="A model in the box or a folder.")],
+    output: OutputFolder,
+    dtype: Annotated[
+        str | None, typer.Option(help="float16, float32 or int8; default as stored.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a model as ONNX: it then solves without torch."""
+    from puzlm.models import pretrained as checkpoints
+    from puzlm.models.onnx_reader import export as run
+
+    folder = run(checkpoints.find(model), output, dtype)
+    answer({"folder": str(folder)}, as_json, f"ONNX graphs in {folder}")
+
+
+def web(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any that is free.")] = 8000,
+    model: Model = None,
+) -> None:
+    """Serve the page to cut, solve and mend puzzles; open its address in a browser."""
+    # Before numpy is loaded: small matrices on several busy threads take ten times as long.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    try:
+        from puzlm.web.app import serve
+    except ImportError as error:
+        raise SettingsError(f"{error.name} is missing: pip install 'puzlm[web]'") from error
+    serve(host, port, model, ready=lambda a: print(f"{a}  (Ctrl-C ends it)", flush=True))
+
+
+def models(as_json: Json = False) -> None:
+    """List the models in the box."""
+    from puzlm.models import pretrained as checkpoints
+
+    cards = [
+        {"name": name, **checkpoints.card(checkpoints.BOX / name)} for name in checkpoints.names()
+    ]
+    lines = []
+    for card in cards:
+        grids = ", ".join(card.get("grids", ["?"]))
+        lines.append(f"{card['name']}  grids {grids}  {card.get('summary', '')}")
+        for row in card.get("results", []):
+            scores = f"{row['absolute']['value']:5.1f} / {row['perfect']['value']:5.1f}"
+            about = f"{scores}  {row['solver']}, {row['puzzles']} puzzles"
+            lines.append(f"    {row['protocol']:24s} {about}")
+    answer(cards, as_json, "\n".join(lines))
+
+
+def _given(pairs: list[str]) -> dict[int, int]:
+    """Read --given piece=cell options."""
+    fixed: dict[int, int] = {}
+    for pair in pairs:
+        piece, equals, cell = pair.partition("=")
+        if not (equals and piece.strip().isdigit() and cell.strip().isdigit()):
+            raise PuzzleError(f"--given {pair}: write PIECE=CELL, for example 0=4")
+        if fixed.setdefault(int(piece), int(cell)) != int(cell):
+            raise PuzzleError(f"--given {pair}: piece {int(piece)} is given another cell, too")
+    return fixed

@@ -1,0 +1,54 @@
+"""Models in the box: find them by name, read their cards. A model is one self-contained folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from puzlm.errors import ModelError
+from puzlm.puzzle import parse_grid
+from puzlm.solution import grid_name
+from puzlm.tokenizer.piece_tokenizer import read_json
+
+BOX = Path(__file__).parent
+DEFAULT = "puzlm-3x3"
+
+
+def find(name_or_path: str | Path | None = None) -> Path:
+    """Folder of a model: a name from the box, or a path."""
+    wanted = str(name_or_path or DEFAULT)
+    if wanted in names():
+        return BOX / wanted
+    path = Path(wanted)
+    if path.is_dir():
+        return path
+    raise ModelError(
+        f"model '{wanted}': neither a folder nor a model in the box "
+        f"({', '.join(names()) or 'which is empty'})"
+    )
+
+
+def names() -> list[str]:
+    """Names of the models in the box."""
+    return (
+        sorted(p.name for p in BOX.iterdir() if (p / "card.json").is_file()) if BOX.is_dir() else []
+    )
+
+
+def shipped(folder: Path) -> bool:
+    """Whether a folder is a model of the box or a copy; a run may only have the same name."""
+    if folder.resolve().parent == BOX.resolve():
+        return True
+    cards = [f / "card.json" for f in (folder, BOX / str(card(folder).get("name", "")))]
+    return all(c.is_file() for c in cards) and cards[0].read_bytes() == cards[1].read_bytes()
+
+
+def card(folder: Path) -> dict[str, Any]:
+    """What a model says about itself; a freshly trained one has no card yet and says little."""
+    if (folder / "card.json").is_file():
+        return read_json(folder / "card.json")
+    record: dict[str, Any] = {"name": folder.name}
+    if (folder / "settings.json").is_file():
+        grid = str(read_json(folder / "settings.json").get("cut", {}).get("grid", "3"))
+        record["grids"] = [grid_name(parse_grid(grid))]
+    return record

@@ -1,0 +1,69 @@
+"""Answers that need no search over several kinds of evidence: of one model, of pixels, of chance.
+
+Those that do are in fusion.py.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from puzlm.models.decoding import assigned
+from puzlm.puzzle import Puzzle
+from puzlm.solution import Given, Solution, at_random
+from puzlm.solving.evidence import Evidence, Read
+
+
+def by_reading(puzzle: Puzzle, evidence: Evidence, decoding: str) -> Solution:
+    """What the language model wrote down."""
+    found: Read = evidence.seq2seq
+    return Solution(
+        found.cells,
+        found.confidence,
+        puzzle.grid,
+        f"seq2seq ({decoding}{found.named})",
+        evidence.seconds,
+        puzzle.pieces,
+        tuple(found.boards[1:6]),
+        found.order,
+    )
+
+
+def by_looking(
+    puzzle: Puzzle, given: dict[int, int], evidence: Evidence, temperature: float
+) -> Solution:
+    """The assignment of pieces to cells that the ViT finds most likely."""
+    start = time.perf_counter()
+    assert evidence.vision is not None and evidence.vision[0] is not None  # it knows the grid
+    share = np.exp(evidence.vision[0] / temperature)
+    share /= share.sum(1, keepdims=True)
+    cells = assigned(share, given)
+    sure = share[np.arange(len(cells)), cells]
+    order = tuple(np.argsort(-sure, kind="stable").tolist())
+    seconds = evidence.seconds + time.perf_counter() - start
+    return Solution(cells, sure, puzzle.grid, "vision", seconds, puzzle.pieces, (), order)
+
+
+def by_pixels(puzzle: Puzzle, given: Given, rotations: bool) -> Solution:
+    """Match pixels along the borders, no model; with `rotations` pieces may be turned."""
+    from puzlm.solving import classic
+
+    start = time.perf_counter()
+    rotations = rotations or bool(puzzle.settings.get("rotations"))
+    found = classic.solve(puzzle.pieces, puzzle.grid, given=given, rotations=rotations)
+    sure = np.clip(found.confidence, 0, 1)
+    order = tuple(np.argsort(-sure, kind="stable").tolist())
+    turns = tuple(found.turns.tolist()) if rotations else ()
+    spent = time.perf_counter() - start
+    at = found.positions
+    return Solution(at, sure, puzzle.grid, "classic", spent, puzzle.pieces, (), order, turns)
+
+
+def by_chance(puzzle: Puzzle, given: Given) -> Solution:
+    """Pieces anywhere: the floor of every comparison."""
+    start, n = time.perf_counter(), len(puzzle.pieces)
+    positions, sure = at_random(puzzle, given), np.full(n, 1 / puzzle.cells)
+    spent = time.perf_counter() - start
+    order = tuple(range(n))
+    return Solution(positions, sure, puzzle.grid, "random", spent, puzzle.pieces, (), order)

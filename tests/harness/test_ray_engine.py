@@ -1,0 +1,229 @@
+"""The Ray engine on a real cluster of two workers: equal files, dead workers, clear errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+
+from puzlm.images import write_image
+from puzlm.tokenizer.token_files import CHUNK, write_tokens
+
+pytest.importorskip("ray")
+
+GRID, GAP = (2, 3), 0.1
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}  # of the tests' clusters
+
+
+def command(*arguments, cwd=None, code=0):
+    done = subprocess.run(
+        [sys.executable, "-m", "puzlm", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=180,
+        env={**os.environ, **TOKEN},
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def corpus(crops, tokenizer, tmp_path_factory):
+    """Images of many sizes, three chunks of them, and what a single process makes of them."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for number in range(2 * CHUNK + 5):
+        crop = crops[number % len(crops)][: 90 + number % 7, : 90 + number % 5]
+        write_image(folder / "images" / f"{number:03d}.png", crop)
+    tokenizer.save_pretrained(folder / "tokenizer")
+    write_tokens([folder / "images"], tokenizer, folder / "one.npy", grid=GRID, gap=GAP)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """A cluster of two workers that was there before the command."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start = [
+        "ray",
+        "start",
+        "--head",
+        "--block",
+        "--num-cpus=2",
+        f"--port={port}",
+        "--node-ip-address=127.0.0.1",
+        "--include-dashboard=false",
+        "--object-store-memory=100000000",
+        "--disable-usage-stats",
+    ]
+    start[0] = os.path.join(os.path.dirname(sys.executable), "ray")
+    log = tmp_path_factory.mktemp("ray") / "log"
+    with log.open("w") as file:
+        cluster = subprocess.Popen(
+            start, stdout=file, stderr=file, start_new_session=True, env={**os.environ, **TOKEN}
+        )
+    try:
+        for _ in range(600):
+            assert cluster.poll() is None, log.read_text()
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:  # all its processes at once: asked politely they take half a minute
+        os.killpg(cluster.pid, signal.SIGKILL)
+        cluster.wait()
+
+
+def same_files(folder, other):
+    for suffix in (".npy", ".json"):
+        one, two = folder / f"one{suffix}", other.with_suffix(suffix)
+        assert one.read_bytes() == two.read_bytes(), suffix
+
+
+def test_tokenize_on_a_cluster_equals_one_process(corpus, address, tmp_path):
+    done = command(
+        "tokenize",
+        "images",
+        "--tokenizer",
+        "tokenizer",
+        "--grid",
+        "2x3",
+        "--erode",
+        GAP,
+        "-o",
+        tmp_path / "two.npy",
+        "--engine",
+        "ray",
+        "--address",
+        address,
+        "--json",
+        cwd=corpus,
+    )
+    assert json.loads(done.stdout)["puzzles"] == 2 * CHUNK + 5
+    same_files(corpus, tmp_path / "two.npy")
+
+
+KILLER = """
+import os, signal, sys
+from functools import partial
+from pathlib import Path
+from puzlm.harness.ray_engine import _tokenizing, spread
+from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
+from puzlm.tokenizer.token_files import chunks, write_tokens
+
+folder, out, marker = map(Path, sys.argv[1:])
+tokenizer = PieceTokenizer.from_pretrained(folder / "tokenizer")
+
+def build():
+    work = _tokenizing(tokenizer, (2, 3), 0.1)
+
+    def killing(blobs):
+        if not marker.exists() and blobs[0][0].endswith("064.png"):  # the second chunk
+            marker.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return work(blobs)
+
+    return killing
+
+parts = spread(partial(chunks, [folder / "images"]), build)
+write_tokens([folder / "images"], tokenizer, out, grid=(2, 3), gap=0.1, parts=parts)
+"""
+
+
+def test_a_killed_worker_changes_nothing(corpus, tmp_path):
+    """Also: without an address a cluster on this machine's cores is started, and ended."""
+    out, marker = tmp_path / "two.npy", tmp_path / "killed"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, corpus, out, marker],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env={**os.environ, **TOKEN},
+    )
+    assert done.returncode == 0, done.stderr
+    assert not os.path.exists(f"/proc/{marker.read_text()}")
+    same_files(corpus, out)
+
+
+def test_evaluate_on_a_cluster_equals_one_process(corpus, address, tmp_path):
+    results = []
+    for name, more in (("one", ()), ("two", ("--engine", "ray", "--address", address))):
+        command(
+            "evaluate",
+            "--images",
+            "images",
+            "--solver",
+            "bigram",
+            "--limit",
+            70,
+            "-o",
+            tmp_path / name,
+            *more,
+            cwd=corpus,
+        )
+        results.append(json.loads((tmp_path / name).read_text()))
+        assert results[-1].pop("seconds_per_puzzle") > 0
+        assert all(record.pop("seconds") > 0 for record in results[-1]["outcomes"])
+        assert not (tmp_path / f"{name}.partial.jsonl").exists()
+    assert results[0] == results[1]
+    assert results[0]["puzzles"] == 70 and results[0]["failed"] == 0
+
+
+def test_errors_are_one_line(corpus, address, tmp_path):
+    """Also those that happen in a worker, and in the task that reads."""
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    out = ("--tokenizer", corpus / "tokenizer", "-o", tmp_path / "t.npy", "--engine", "ray")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    for source, where, words in (
+        (tmp_path / "broken.png", address, "broken.png: not an image that can be read"),
+        (tmp_path / "nowhere", address, "nowhere: no such file or folder"),
+        (corpus / "images", nobody, f"address {nobody}: no Ray cluster answers there"),
+        (corpus / "images", "auto", "address 'auto': write HOST:PORT"),
+    ):
+        done = command("tokenize", source, *out, "--address", where, code=2)
+        assert done.stderr.startswith("puzlm: ") and words in done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+    assert not (tmp_path / "t.npy").exists()
+
+
+def test_missing_ray_names_the_extra(corpus, tmp_path):
+    code = "import sys; sys.modules['ray'] = None; from puzlm.cli.main import main; main()"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            code,
+            "tokenize",
+            corpus / "images",
+            "--tokenizer",
+            corpus / "tokenizer",
+            "-o",
+            tmp_path / "t.npy",
+            "--engine",
+            "ray",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "puzlm: ray is missing: pip install 'puzlm[ray]'\n"
+
+
+def test_engine_and_address_must_fit(corpus, tmp_path):
+    common = ("tokenize", corpus / "images", "--tokenizer", corpus / "tokenizer", "-o", "t.npy")
+    done = command(*common, "--engine", "spark", code=2)
+    assert "--engine spark: must be single or ray" in done.stderr
+    done = command(*common, "--address", "localhost:6379", code=2)
+    assert "only --engine ray" in done.stderr

@@ -1,0 +1,364 @@
+"""Write every number of README.md, docs/results.md and the models' cards from files of this repo.
+
+    python -m tools.make_results              # tables and plots, seconds
+    python -m tools.make_results --pictures   # also solve the sample photos for the strips, minutes
+
+Reads docs/results/PROTOCOL.SOLVER.json (`puzlm evaluate`), docs/runs/generalisation.json
+(`puzlm generalise`), docs/runs/costs.json (`puzlm costs`), docs/runs/*.metrics.jsonl and
+*.sides.json (training logs) and docs/study/rows.jsonl (`puzlm ablate`). What is not there is left
+out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+from puzlm.harness.compare import pair
+from puzlm.harness.protocols import PROTOCOLS
+from tools.results_choices import bleed_block, fusion_table, grids_block
+from tools.results_costs import (
+    RUNS,
+    costs_table,
+    equal_time_table,
+    interval,
+    levers_table,
+    table,
+)
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+WHAT = {
+    "imagenet-3x3": "photos, pieces touch",
+    "imagenet-3x3-missing-1": "photos, 1 of 9 missing",
+    "imagenet-3x3-missing-2": "photos, 2 of 9 missing",
+    "imagenet-3x3-missing-3": "photos, 3 of 9 missing",
+    "imagenet-3x3-eroded": "photos, gap of half a piece",
+    "imagenet-3x3-cfn": "photos, pieces anywhere in their cells, gap of a third of a piece",
+    "imagenet-3x3-fcvit": "photos, pieces anywhere in their cells, enlarged to fill them",
+    "jpwleg-3": "paintings, gap of half a piece",
+    "jpwleg-3-fixed-centre": "paintings, gap of half a piece, centre given",
+    "jpwleg-5": "paintings 5x5, gap of an eighth",
+    "jpwleg-5-fixed-centre": "paintings 5x5, gap of an eighth, centre given",
+    "imagenet-lsej-10x10-2": "photos 10x10, 2 of 50 px eroded",
+    "imagenet-lsej-10x10-5": "photos 10x10, 5 of 50 px eroded",
+    "classic-mit-432": "432 pieces of 28 px",
+    "classic-mcgill-540": "540 pieces of 28 px",
+    "classic-bgu-805": "805 pieces of 28 px",
+    "classic-bgu-2360": "2,360 pieces of 28 px",
+    "classic-bgu-3300": "3,300 pieces of 28 px",
+    "worn-mit-432": "432 pieces of 25 px, gap of an eighth",
+    "worn-mcgill-540": "540 pieces of 25 px, gap of an eighth",
+    "worn-2x2": "photos 2x2, gap of half a piece",
+    "worn-3x4": "paintings 3x4, gap of half a piece",
+    "worn-4x4": "paintings 4x4, gap of half a piece",
+    "worn-4x6": "photos 4x6, gap of a quarter",
+    "worn-6x6": "photos 6x6, gap of a quarter",
+    "kaggle-3x3": "ready-made puzzles of others",
+}
+# The README shows the main protocols and solvers only.
+MAIN = [
+    "imagenet-3x3",
+    "imagenet-3x3-missing-1",
+    "imagenet-3x3-missing-2",
+    "imagenet-3x3-missing-3",
+    "imagenet-3x3-eroded",
+    "jpwleg-3",
+    "jpwleg-5",
+    "imagenet-lsej-10x10-2",
+    "imagenet-lsej-10x10-5",
+    "worn-4x4",
+    "worn-6x6",
+    "kaggle-3x3",
+]
+COLUMNS = {
+    "paper": "the paper's recipe",
+    "seq2seq": "seq2seq",
+    "symbols": "symbols",
+    "auto": "auto",
+    "classic": "pixels alone (classic)",
+    "bigram": "side model alone",
+    "vision": "pixel transformer",
+}
+SOLVERS = [
+    "random",
+    "classic",
+    "bigram",
+    "vision",
+    "vision-pairs",
+    "paper",
+    "seq2seq",
+    "symbols",
+    "auto",
+]
+# Files PROTOCOL.seq2seq-DECODING.json; plain seq2seq is decoded "valid".
+DECODINGS = {
+    "greedy": "greedy, any cell at any time",
+    "beam": "beam of 16",
+    "assign": "assignment of beam marginals",
+}
+
+
+def load() -> dict[tuple[str, str], dict]:
+    """Read the results files, by protocol and solver."""
+    found = {}
+    for path in sorted((ROOT / "docs" / "results").glob("*.json")):
+        protocol, solver = path.name[: -len(".json")].rsplit(".", 1)
+        found[protocol, solver] = json.loads(path.read_text())
+    return found
+
+
+def ordered(results: dict, protocol: str) -> list[tuple[str, dict]]:
+    """Give a protocol's solvers in the usual order, unknown ones after the known."""
+    mine = [s for p, s in results if p == protocol]
+    rank = {s: i for i, s in enumerate(SOLVERS)}
+    rank |= {f"seq2seq-{d}": rank["seq2seq"] + 0.5 for d in DECODINGS}
+    mine.sort(key=lambda s: (rank.get(s, rank["paper"] + 0.5), s))
+    return [(s, results[protocol, s]) for s in mine]
+
+
+def protocols(results: dict) -> list[str]:
+    """Protocols that have files, in the order of protocols.py; unknown ones last."""
+    there = {p for p, _ in results}
+    return [p for p in PROTOCOLS if p in there] + sorted(there - set(PROTOCOLS))
+
+
+# ---- accuracy -------------------------------------------------------------------------------
+
+
+def readme_table(results: dict) -> str:
+    shown = [s for s in COLUMNS if any((p, s) in results for p in MAIN)]
+    rows = []
+    for protocol in MAIN:
+        found = {s: results[protocol, s] for s in shown if (protocol, s) in results}
+        if "auto" not in found:
+            continue
+        count = found["auto"]["puzzles"]
+        cells = []
+        for r in (found.get(s) for s in shown):
+            if r is None:
+                cells.append("")
+                continue
+            other = "" if r["puzzles"] == count else f" ({r['puzzles']} puzzles)"
+            cells.append(f"{r['absolute']['value']:.1f} / {r['perfect']['value']:.1f}{other}")
+        rows.append([f"{WHAT[protocol]} (`{protocol}`)", str(count), *cells])
+    return table(["test", "puzzles", *(COLUMNS[s] for s in shown)], rows)
+
+
+def full_tables(results: dict) -> str:
+    parts = []
+    for protocol in protocols(results):
+        rows = ordered(results, protocol)
+        sets = sorted({r["data"]["name"] for _, r in rows})
+        low, high = rows[0][1]["data"]["scale"]
+        scale = "" if (low, high) == (1.0, 1.0) else f", geometry x {high:.3g}"
+        what = WHAT.get(protocol, protocol)
+        parts.append(f"### {protocol}\n\n{what}; {', '.join(sets)}{scale}\n")
+        strip = PICTURES / f"{protocol}.jpg"
+        if strip.is_file():
+            parts.append(f"![{protocol}: pieces, answers, truth](pictures/{strip.name})\n")
+        lines = [measured(s, r) for s, r in rows]
+        lines += [published(k, sets) for k in known(protocol)]
+        head = ["solver", "puzzles", "absolute", "perfect", "neighbour", "ECE", "s a puzzle"]
+        head.append("note")
+        parts.append(table(head, lines) + "\n")
+        parts += [f"{text}\n" for text in (auto_against_best(rows), behind(rows, protocol)) if text]
+    return "\n".join(parts).rstrip()
+
+
+def known(protocol: str) -> tuple:
+    return PROTOCOLS[protocol].published if protocol in PROTOCOLS else ()
+
+
+def measured(solver: str, r: dict) -> list[str]:
+    ece = "" if r.get("ece") is None else f"{r['ece']:.3f}"
+    scores = [interval(r[m]) for m in ("absolute", "perfect", "neighbour")]
+    model = (r.get("settings") or {}).get("model")
+    uses = solver not in ("random", "classic", "paper") and model
+    notes = [Path(model).name] if uses else []
+    decoded = DECODINGS.get(solver.rpartition("-")[2])
+    notes += [f"decoded: {decoded}"] if decoded else []
+    on_gpu = (r.get("settings") or {}).get("device") == "cuda"  # seconds are those of CPU cores
+    notes += ["asked on a GPU"] if on_gpu else []
+    notes += [f"{r['failed']} failed"] if r.get("failed") else []
+    notes += [f"{r['repeated']} with a cell twice"] if r.get("repeated") else []
+    return [
+        solver,
+        str(r["puzzles"]),
+        *scores,
+        ece,
+        "" if on_gpu else f"{r['seconds_per_puzzle']:.3f}",
+        "; ".join(notes),
+    ]
+
+
+def published(k, sets: list[str]) -> list[str]:
+    """A number from a paper; the dagger says that it was measured on other images."""
+    mark = " †" if any(name.endswith(".tar") for name in sets) else ""
+    scores = ["-" if v is None else f"{v:.1f}" for v in (k.absolute, k.perfect, k.neighbour)]
+    note = "; ".join(filter(None, (f"published: {k.source}", k.note)))
+    return [f"*{k.method}*{mark}", "", *scores, "", "", note]
+
+
+def auto_against_best(rows: list[tuple[str, dict]]) -> str:
+    """Say what the combination is worth: `auto` and the best single solver, puzzle by puzzle."""
+    found = dict(rows)
+    single = [(s, r) for s, r in rows if s != "random" and not s.startswith("auto")]
+    if "auto" not in found or not single:
+        return ""
+    name, best = max(single, key=lambda row: row[1]["absolute"]["value"])
+    paired = pair(best, found["auto"])
+    if paired is None:
+        return ""
+    gain, perfect = paired.absolute, paired.perfect
+    # In doubt against ourselves: better by both tests, worse by either.
+    sure = paired.p < 0.05
+    ahead = {"absolute": gain.low > 0, "perfect": sure and paired.won > paired.lost}
+    if gain.high < 0 or (sure and paired.lost > paired.won):
+        verdict = "**worse**"
+    elif all(ahead.values()):
+        verdict = "better"
+    elif any(ahead.values()):
+        one, other = sorted(ahead, key=ahead.get, reverse=True)
+        verdict = f"better in {one}, no clear difference in {other}"
+    else:
+        verdict = "no clear difference"
+    return (
+        f"`auto` against `{name}`, the best single solver here: {verdict}, absolute "
+        f"{interval(gain.as_dict(), '+')} points, perfect {interval(perfect.as_dict(), '+')} "
+        f"({paired.won} puzzles won, {paired.lost} lost, p = {paired.p:.2g}; "
+        f"{paired.puzzles} puzzles)."
+    )
+
+
+def behind(rows: list[tuple[str, dict]], protocol: str) -> str:
+    """Name the published numbers that are higher than our best."""
+    best = {m: max(r[m]["value"] for _, r in rows) for m in ("absolute", "perfect", "neighbour")}
+    worse = []
+    for k in known(protocol):
+        more = [
+            f"{m} {getattr(k, m):.1f} to our {best[m]:.1f}"
+            for m in best
+            if getattr(k, m) is not None and getattr(k, m) > best[m]
+        ]
+        if more:
+            name = k.source if k.source.startswith(k.method) else f"{k.method}, {k.source}"
+            worse.append(f"{name}: {', '.join(more)}")
+    return f"**Behind published numbers**: {'; '.join(worse)}." if worse else ""
+
+
+def missing(results: dict) -> str:
+    """Name what nobody has measured, so that an absent row is not taken for a choice."""
+    solvers = [s for s in SOLVERS if not any(s == solver for _, solver in results)]
+    absent = [p for p in PROTOCOLS if p not in {p for p, _ in results}]
+    half = [f"`{p}`" for p in protocols(results) if (p, "auto") not in results]
+    lines = []
+    if solvers:
+        lines.append(f"- Solvers without any row: {', '.join(f'`{s}`' for s in solvers)}.")
+    if absent:
+        lines.append(f"- Protocols without any row: {', '.join(f'`{p}`' for p in absent)}.")
+    if half:
+        lines.append(f"- Protocols without the default solver's row: {', '.join(half)}.")
+    return "\n".join(lines) or "Every solver and every protocol has rows."
+
+
+def generalisation_block() -> str:
+    if not (RUNS / "generalisation.json").is_file():
+        return "Not measured yet."
+    record = json.loads((RUNS / "generalisation.json").read_text())
+    counts = sorted({c["puzzles"] for c in record["cells"]})
+    shown = " to ".join(str(c) for c in dict.fromkeys((counts[0], counts[-1])))
+    widest = max((c["absolute"]["high"] - c["absolute"]["low"]) / 2 for c in record["cells"])
+    return (
+        f"{shown} puzzles a cell; 95 % intervals (in `runs/generalisation.json`) are up to ± "
+        f"{widest:.0f} points wide.\n\n![Accuracy of each solver by kind of image and gap]"
+        "(pictures/generalisation.png)"
+    )
+
+
+def calibrated_block(results: dict) -> str:
+    """Say how many rows keep to an error of 0.03, and which rows of `auto` do not."""
+    said = []
+    for solver in ("auto", "seq2seq", "symbols", "vision"):
+        errors = {p: r["ece"] for (p, s), r in sorted(results.items()) if s == solver}
+        good = sum(round(e, 3) <= 0.03 for e in errors.values())
+        said.append(f"`{solver}` in {good} of {len(errors)}")
+        if solver == "auto":
+            above = {p: e for p, e in errors.items() if round(e, 3) > 0.03}
+    rows = ", ".join(f"{p} ({e:.3f})" for p, e in above.items())
+    few = f"In the rows of this page the error is at most 0.03 for {', '.join(said)}."
+    return f"{few} Above it with `auto`: {rows}."
+
+
+# ---- files ----------------------------------------------------------------------------------
+
+
+def blocks(results: dict) -> dict[str, str]:
+    """The generated parts of docs/results.md, by the name in their comments."""
+    return {
+        "results": full_tables(results),
+        "missing": missing(results),
+        "levers": levers_table(),
+        "generalisation": generalisation_block(),
+        "costs": costs_table(),
+        "bleed": bleed_block(),
+        "fusion": fusion_table(),
+        "grids": grids_block(),
+        "equal": equal_time_table(),
+        "ece": calibrated_block(results),
+    }
+
+
+def fill(path: Path, name: str, text: str) -> None:
+    old = path.read_text()
+    pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
+    new, count = re.subn(pattern, lambda m: m[1] + text + "\n" + m[2], old, flags=re.DOTALL)
+    if count != 1:
+        raise SystemExit(f"{path}: has {count} blocks <!-- {name} -->, one is needed")
+    path.write_text(new)
+
+
+def write_cards(results: dict) -> None:
+    """Put the measured accuracy into each shipped model's card."""
+    for path in sorted((ROOT / "puzlm" / "models").glob("*/card.json")):
+        card, pixels = json.loads(path.read_text()), (path.parent / "vision.json").is_file()
+        rows = []
+        for protocol in protocols(results):
+            for solver in ("vision", "vision-pairs") if pixels else ("seq2seq",):
+                r = results.get((protocol, solver))
+                if r is None or "x".join(map(str, r["protocol"]["grid"])) not in card["grids"]:
+                    continue
+                model = (r.get("settings") or {}).get("model")
+                if model is None or Path(model).name == path.parent.name:
+                    rows.append(
+                        {
+                            "protocol": protocol,
+                            "solver": solver,
+                            "puzzles": r["puzzles"],
+                            "absolute": r["absolute"],
+                            "perfect": r["perfect"],
+                        }
+                    )
+        card["results"] = rows
+        path.write_text(json.dumps(card, indent=1) + "\n")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--pictures", action="store_true", help="also solve the sample photos")
+    results, chosen = load(), options.parse_args()
+    import make_pictures
+
+    make_pictures.plots(results)
+    if chosen.pictures:
+        make_pictures.strips()
+    fill(ROOT / "README.md", "results", readme_table(results))
+    for name, text in blocks(results).items():
+        fill(ROOT / "docs" / "results.md", name, text)
+    write_cards(results)
+
+
+if __name__ == "__main__":
+    main()
