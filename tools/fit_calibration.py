@@ -1,9 +1,9 @@
 """Fit the numbers of puzlm/solving/calibration.py on validation puzzles, and measure what they do.
 
     python -m tools.fit_calibration fit docs/runs/calibration-val.json GATHERED.jsonl...
-    python -m tools.fit_calibration test RAW docs/results docs/runs/calibration-test.json
-    python -m tools.fit_calibration apply docs/results/*.json
-    python -m tools.fit_calibration check DATA PUZZLES docs/results/*.json
+    python -m tools.fit_calibration test RAW results docs/runs/calibration-test.json
+    python -m tools.fit_calibration apply results/*.json
+    python -m tools.fit_calibration check DATA PUZZLES results/*.json
 
 GATHERED is what docs/gather_calibration.py writes. `fit` prints the table FITTED of calibration.py.
 RAW is a folder of results files with raw confidences: `test` tells what calibrating them does,
@@ -27,6 +27,7 @@ from scipy.special import ndtri
 
 from puzlm.harness.evaluate import BINS, _calibration, evaluate
 from puzlm.harness.protocols import PROTOCOLS, read_data
+from puzlm.harness.results_files import read_results
 from puzlm.images import write_bytes
 from puzlm.solver import load_solver
 from puzlm.solving import calibration
@@ -298,7 +299,7 @@ def apply(*files: str) -> None:
 def check(data: str, many: str, *files: str) -> None:
     """Compare results files, written anew, with fresh answers to their first puzzles."""
     for file in map(Path, files):
-        new = anew(json.loads(file.read_text()))
+        new = anew(read_results(file))
         rules, chosen = PROTOCOLS[new["protocol"]["name"]], new["settings"].get("model")
         solve = load_solver(new["solver"], chosen)
         stored = {r["index"]: r for r in new["outcomes"]}

@@ -3,7 +3,7 @@
     python -m tools.make_results              # tables and plots, seconds
     python -m tools.make_results --pictures   # also solve the sample photos for the strips, minutes
 
-Reads docs/results/PROTOCOL.SOLVER.json (`puzlm evaluate`), docs/runs/generalisation.json
+Reads results/PROTOCOL.SOLVER.json (`puzlm evaluate`), docs/runs/generalisation.json
 (`puzlm generalise`), docs/runs/costs.json (`puzlm costs`), docs/runs/*.metrics.jsonl and
 *.sides.json (training logs) and docs/study/rows.jsonl (`puzlm ablate`). What is not there is left
 out.
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from puzlm.harness.compare import pair
 from puzlm.harness.protocols import PROTOCOLS
+from puzlm.harness.results_files import read_folder
 from tools.results_choices import bleed_block, fusion_table, grids_block
 from tools.results_costs import (
     RUNS,
@@ -104,9 +105,9 @@ DECODINGS = {
 def load() -> dict[tuple[str, str], dict]:
     """Read the results files, by protocol and solver."""
     found = {}
-    for path in sorted((ROOT / "docs" / "results").glob("*.json")):
-        protocol, solver = path.name[: -len(".json")].rsplit(".", 1)
-        found[protocol, solver] = json.loads(path.read_text())
+    for stem, result in read_folder(ROOT / "results").items():
+        protocol, solver = stem.rsplit(".", 1)
+        found[protocol, solver] = result
     return found
 
 
@@ -349,7 +350,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--pictures", action="store_true", help="also solve the sample photos")
     results, chosen = load(), options.parse_args()
-    import make_pictures
+    from tools import make_pictures
 
     make_pictures.plots(results)
     if chosen.pictures:

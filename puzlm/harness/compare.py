@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
-import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +15,9 @@ from numpy.typing import ArrayLike
 
 from puzlm import metrics
 from puzlm.errors import PuzlmError
-from puzlm.harness.evaluate import MEASURES, VERSION
+from puzlm.harness.evaluate import MEASURES
 from puzlm.harness.protocols import PROTOCOLS
+from puzlm.harness.results_files import read_results
 
 HEADER = (
     "solver",
@@ -96,26 +95,6 @@ class Comparison:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([HEADER, *self.rows])
         return text.getvalue()
-
-
-def read_results(path: str | Path) -> dict[str, Any]:
-    """Read a results file of this version."""
-    try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
-        version = record["version"]
-    except OSError as error:
-        raise PuzlmError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise PuzlmError(f"{path}: not a results file") from error
-    if version != VERSION:
-        raise PuzlmError(
-            f"{path}: a results file of version {version}, this PuzLM reads "
-            f"{VERSION}; evaluate again"
-        )
-    needed = {"protocol", "solver", "data", "puzzles", "outcomes", *MEASURES}
-    if missing := needed - set(record):
-        raise PuzlmError(f"{path}: not a results file (no {', '.join(sorted(missing))})")
-    return typing.cast(dict[str, Any], record)
 
 
 def compare(paths: Sequence[str | Path]) -> Comparison:

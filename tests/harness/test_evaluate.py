@@ -14,9 +14,9 @@ from PIL import Image
 
 from puzlm.errors import PuzzleError, SettingsError
 from puzlm.harness import evaluate as evaluate_module
-from puzlm.harness.compare import read_results
 from puzlm.harness.evaluate import Answer, evaluate, load_solver_function, random_solver
 from puzlm.harness.protocols import PROTOCOLS, make_puzzle, read_data
+from puzlm.harness.results_files import read_results
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from bench.variants import VARIANTS
+from puzlm.errors import PuzlmError
 from puzlm.harness.compare import pair
+from puzlm.harness.results_files import pack, read_results
 
 ROOT = Path(__file__).parents[2]
 
@@ -198,3 +200,26 @@ def test_the_page_of_speed_says_what_the_files_say():
     assert f"| {found['puzzles_per_second']:,.0f} | 67 % |" in text
     assert [*made.ladder()["variants"]] == [*VARIANTS]  # every change has its row
     assert made.PICTURE.exists()
+
+
+def test_packed_answers_are_read_as_they_were(tmp_path):
+    """Two solvers of one protocol share an archive; a later one leaves the others in it."""
+    folder = ROOT / "results"
+    pair_of = ["worn-2x2.auto", "worn-2x2.random"]
+    whole = {stem: read_results(folder / f"{stem}.json") for stem in pair_of}
+    for stem, result in whole.items():
+        pack(tmp_path, {stem: {k: v for k, v in result.items() if k != "answers"}})
+    assert len(list((tmp_path / "answers").iterdir())) == 1
+    for stem, result in whole.items():
+        assert read_results(tmp_path / f"{stem}.json")["outcomes"] == result["outcomes"]
+        assert (tmp_path / f"{stem}.json").stat().st_size < 20_000
+
+
+def test_answers_that_are_cut_short_are_refused(tmp_path):
+    (tmp_path / "answers").mkdir()
+    for part in ("worn-2x2.auto.json", "answers/worn-2x2.json.xz"):
+        (tmp_path / part).write_bytes((ROOT / "results" / part).read_bytes())
+    archive = tmp_path / "answers" / "worn-2x2.json.xz"
+    archive.write_bytes(archive.read_bytes()[:-100])
+    with pytest.raises(PuzlmError, match="answers cannot be read"):
+        read_results(tmp_path / "worn-2x2.auto.json")

@@ -10,6 +10,7 @@ import pytest
 
 from puzlm import Puzzle, Solver
 from puzlm.harness.evaluate import _calibration
+from puzlm.harness.results_files import read_results
 from puzlm.models import pretrained as checkpoints
 from puzlm.solving import calibration
 from puzlm.solving.calibration import FITTED, calibrated, features, kind
@@ -330,7 +331,7 @@ def test_what_calibrating_does_to_raw_files_is_told_and_changes_none(script, tmp
 
 
 def test_results_files_are_written_anew_once(script, tmp_path, capsys):
-    kept = json.loads((DOCS / "results" / "imagenet-lsej-10x10-5.classic.json").read_text())
+    kept = read_results(DOCS.parent / "results" / "imagenet-lsej-10x10-5.classic.json")
     old = {**kept, "commit": "unknown", "settings": {}}
     for record in old["outcomes"]:
         record["confidences"] = [0.25] * 100  # as if raw
