@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from puzlm.cli.measuring import analyze, bench, compare, costs, evaluate, generalise
-from puzlm.cli.puzzles import export, make, models, solve, web
+from puzlm.cli.puzzles import export, make, models, pieces, solve, web
 from puzlm.cli.training import ablate, fit_sides, fit_tokenizer, tokenize, train
 from puzlm.errors import PuzlmError
 
@@ -46,6 +46,7 @@ def about(
 
 for command in (
     make,
+    pieces,
     solve,
     fit_tokenizer,
     tokenize,

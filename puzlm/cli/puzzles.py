@@ -55,6 +55,22 @@ def make(
     answer(record, as_json, f"{len(puzzle.pieces)} pieces of {width} x {height} pixels in {output}")
 
 
+def pieces(
+    photos: Annotated[
+        list[Path], typer.Argument(help="Photos or scans of loose pieces on a table, of one pile.")
+    ],
+    output: OutputFolder,
+    as_json: Json = False,
+) -> None:
+    """Find, straighten and number the loose pieces in photos of a table."""
+    from puzlm.pieces import photos as files
+
+    table = files.read_table(photos)
+    files.write_pieces(table, output)
+    lines = [*files.told(table), f"pieces in {output}, their numbers in {output / 'photos'}"]
+    answer({"folder": str(output), **files.record(table)}, as_json, "\n".join(lines))
+
+
 def solve(
     puzzles: Annotated[
         list[Path],
@@ -96,9 +112,15 @@ def solve(
     from puzlm.cli import solve as solving
     from puzlm.solver import Solver
 
+    from puzlm.pieces import photos
+
     check_solver(solver, model, decode, rotations)
     fixed = _given(given) if given else None
-    path = solving.find(puzzles)
+    if (table := photos.table_of(puzzles)) is not None:
+        rotations = rotations or table.turned
+        path: Path | list[Path] = puzzles[0]
+    else:
+        path = solving.find(puzzles)
     chosen = "seq2seq" if decode and not rotations else "auto"
     chosen = chosen if solver == "auto" else solver
 
@@ -124,16 +146,23 @@ def solve(
         if not as_json:
             solving.show_many(found, folder)
         raise typer.Exit(2 if any("error" in record for record in found) else 0)
-    loaded = solving.load(path, grid, incomplete)
+    loaded = photos.as_puzzle(table, grid) if table else solving.load(path, grid, incomplete)
     output = output or Path("solved.png")
     solving.check_output(path, loaded, output, gif)
     solution = engine().solve(loaded, given=fixed)
     solving.write(loaded, solution, output, gif)
+    if table is not None:
+        photos.write_guide(table, solution, output)
     if show:
         typer.launch(str(output))
-    answer(solving.record(solution, loaded, output), as_json)
+    more = photos.answer(table, output) if table is not None else {}
+    answer({**solving.record(solution, loaded, output), **more}, as_json)
     if not as_json:
+        for line in photos.told(table) if table is not None else ():
+            print(line)
         solving.show(solution, loaded, output)
+        if table is not None:
+            print(f"which piece goes where: {photos.guide_path(output)}")
 
 
 def export(
