@@ -32,6 +32,9 @@ def make(
         bool, typer.Option(help="Eroded pieces lie off centre in their cells.")
     ] = False,
     missing: Annotated[int, typer.Option(help="Pieces to leave out.")] = 0,
+    table: Annotated[
+        bool, typer.Option(help="Write a photo of the pieces on a table instead, drawn by camera.")
+    ] = False,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
@@ -39,6 +42,11 @@ def make(
     from puzlm.images import read_image
     from puzlm.puzzle import Puzzle
 
+    if table:
+        from puzlm.harness.tables import write_photo
+
+        answer(write_photo(read_image(image), grid, seed, output), as_json, f"photo: {output}")
+        return
     puzzle = Puzzle.from_image(
         read_image(image), grid, gap=erode, jitter=jitter, missing=missing, seed=seed
     )
@@ -110,9 +118,8 @@ def solve(
 ) -> None:
     """Put the pieces together and write the picture."""
     from puzlm.cli import solve as solving
-    from puzlm.solver import Solver
-
     from puzlm.pieces import photos
+    from puzlm.solver import Solver
 
     check_solver(solver, model, decode, rotations)
     fixed = _given(given) if given else None

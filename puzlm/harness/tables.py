@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from puzlm.images import Pixels
-from puzlm.puzzle import Grid, cut
+from puzlm.images import Pixels, write_image
+from puzlm.puzzle import Grid, cut, parse_grid
 
 Floats = NDArray[np.float32]
 Points = NDArray[np.float64]
@@ -108,7 +110,7 @@ def photograph(
     places, angles = _lay(len(cells), turned, rng)
     outline = _outlines(places, angles)
     camera = _camera(outline.reshape(-1, 2), side, tilt, rng)
-    pieces = _resampled(cut(picture, grid)[cells], side)
+    pieces = _resampled(cut(with_square_cells(picture, grid), grid)[cells], side)
     ground = ground or GROUNDS[rng.integers(len(GROUNDS))]
     u, v = camera.table()
     scene = paint_ground(u, v, ground, side, rng)
@@ -117,6 +119,25 @@ def photograph(
         _draw(scene, camera, piece, place, angle, (u, v))
     corners = np.stack([camera.project(one) for one in outline])
     return TablePhoto(_expose(scene, rng), corners, cells.astype(np.int64), ground)
+
+
+def write_photo(picture: Pixels, grid: Grid | int | str, seed: int, path: Path) -> dict[str, Any]:
+    """Write a photo of a picture's pieces on a table; gives where each truly lies."""
+    photo = photograph(picture, parse_grid(grid), np.random.default_rng(seed))
+    write_image(path, photo.image)
+    return {
+        "photo": str(path),
+        "truth": photo.cells.tolist(),
+        "corners": np.round(photo.corners, 1).tolist(),
+    }
+
+
+def with_square_cells(picture: Pixels, grid: Grid) -> Pixels:
+    """The middle of a picture that a grid divides into squares."""
+    side = min(picture.shape[0] // grid[0], picture.shape[1] // grid[1])
+    height, width = side * grid[0], side * grid[1]
+    top, left = (picture.shape[0] - height) // 2, (picture.shape[1] - width) // 2
+    return picture[top : top + height, left : left + width]
 
 
 # ---- the table --------------------------------------------------------------------------------
@@ -141,7 +162,8 @@ def _outlines(places: Points, angles: Points) -> Points:
     """Corners of the pieces on the table (n, 4, 2)."""
     cos, sin = np.cos(angles), np.sin(angles)
     turn = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], -2)
-    return places[:, None] + np.einsum("nij,kj->nki", turn, SQUARE)
+    found: Points = places[:, None] + np.einsum("nij,kj->nki", turn, SQUARE)
+    return found
 
 
 def _camera(points: Points, side: int, tilt: float, rng: np.random.Generator) -> Camera:
@@ -212,16 +234,18 @@ def _draw(
 # ---- ground, light, sensor --------------------------------------------------------------------
 
 
-def paint_ground(
-    u: Floats, v: Floats, kind: str, side: int, rng: np.random.Generator
-) -> Floats:
+def paint_ground(u: Floats, v: Floats, kind: str, side: int, rng: np.random.Generator) -> Floats:
     """Linear light of an empty table (height, width, 3) at the table's coordinates."""
-    value, warm = rng.uniform(0.06, 0.8), rng.uniform(-0.35, 0.35)
+    value = rng.uniform(0.06, 0.8)
+    warm = rng.uniform(-0.35, 0.35)
+    shade: Any
     tint = np.array([1 + warm, 1 + rng.uniform(-0.1, 0.1), 1 - warm])
     if kind == "wood":
-        value, tint = rng.uniform(0.08, 0.5), np.array([1.35, 1.0, 0.62])
+        value = rng.uniform(0.08, 0.5)
+        tint = np.array([1.35, 1.0, 0.62])
         angle = rng.uniform(0, np.pi)
-        along, over = np.cos(angle) * u + np.sin(angle) * v, np.cos(angle) * v - np.sin(angle) * u
+        along = np.cos(angle) * u + np.sin(angle) * v
+        over = np.cos(angle) * v - np.sin(angle) * u
         grain = 0.6 * _noise(along / 9, over * 1.5, rng) + 0.4 * _noise(along / 4, over * 7, rng)
         shade = 1 + 0.22 * grain
     elif kind == "stone":
@@ -246,7 +270,7 @@ def paint_ground(
     return scene
 
 
-def _noise(u: Floats, v: Floats, rng: np.random.Generator) -> Floats:
+def _noise(u: Any, v: Any, rng: np.random.Generator) -> Floats:
     """Smooth noise of unit spread with one bump a unit, in coordinates of any range."""
     size = 256
     lattice = rng.standard_normal((size, size)).astype(np.float32)
@@ -271,7 +295,7 @@ def _shadows(camera: Camera, outline: Points, side: int, rng: np.random.Generato
     return np.asarray(1 - rng.uniform(0.15, 0.6) * dark, np.float32)
 
 
-def _expose(scene: Floats, rng: np.random.Generator) -> Pixels:
+def _expose(scene: Any, rng: np.random.Generator) -> Pixels:
     """Uneven light, vignette, blur, white balance, noise, JPEG."""
     height, width = scene.shape[:2]
     down, across = np.mgrid[-1 : 1 : height * 1j, -1 : 1 : width * 1j].astype(np.float32)

@@ -36,7 +36,9 @@ class View:
         p = (points - self.middle) / self.radius
         p = p * (1 + bend * (p**2).sum(-1, keepdims=True))
         p = p / (1 + p[..., :1] * tilt_x + p[..., 1:] * tilt_y)
-        return np.stack([p[..., 0] + skew * p[..., 1], p[..., 1] * stretch], -1) * self.radius
+        laid = np.stack([p[..., 0] + skew * p[..., 1], p[..., 1] * stretch], -1)
+        found: Points = laid * self.radius
+        return found
 
     def photo(self, points: Points) -> Points:
         """Table (..., 2) -> photograph (..., 2)."""
@@ -55,24 +57,29 @@ class View:
         if not self.width:
             return corners
         quad = self.flat(corners)
-        best, least = corners, np.inf
+        best = corners
+        least = np.inf
         for size in {(self.width, self.height), (self.height, self.width)}:
             shape = rectangle(*size)
             centre = quad.mean(0)
             # The angle that turns the shape onto the quad in the least squares (Kabsch, 2-D).
-            dot = (shape * (quad - centre)).sum()
-            cross = (shape[:, 0] * (quad - centre)[:, 1] - shape[:, 1] * (quad - centre)[:, 0]).sum()
+            arms = quad - centre
+            dot = (shape * arms).sum()
+            cross = (shape[:, 0] * arms[:, 1] - shape[:, 1] * arms[:, 0]).sum()
             cos, sin = np.array([dot, cross]) / np.hypot(dot, cross)
             laid = shape @ np.array([[cos, sin], [-sin, cos]]) + centre
             distance = float(((laid - quad) ** 2).sum())
             if distance < least:
-                best, least = self.photo(laid), distance
-        return best
+                best = self.photo(laid)
+                least = distance
+        found: Points = best
+        return found
 
 
 def rectangle(width: float, height: float) -> Points:
     """Corners (4, 2) around the origin, clockwise from top left."""
-    return np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * np.array([width, height]) / 2
+    found: Points = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * np.array([width, height]) / 2
+    return found
 
 
 def learn_view(quads: Points, size: tuple[int, int]) -> View:

@@ -41,7 +41,8 @@ def numbered(table: Table, photo: int, turns: tuple[int, ...] = ()) -> Pixels:
             inward = (corners.mean(0) - (first + second) / 2) * 0.12
             ends = [tuple(first + inward), tuple(second + inward)]
             pen.line(ends, fill=FRAME, width=max(line, round(side / 14)))
-        _label(pen, str(number), tuple(corners.mean(0)), side / 3.2, BEHIND)
+        x, y = corners.mean(0)
+        _label(pen, str(number), (float(x), float(y)), side / 3.2, BEHIND)
     return np.asarray(picture)
 
 
@@ -87,13 +88,13 @@ def _outline(pen: ImageDraw.ImageDraw, corners: Points, line: int) -> None:
 def _label(
     pen: ImageDraw.ImageDraw,
     text: str,
-    middle: tuple[float, ...],
+    middle: tuple[float, float],
     size: float,
     behind: tuple[int, int, int],
 ) -> None:
     """Write a number that can be read on any ground."""
     font = ImageFont.load_default(max(10, size))
-    box = pen.textbbox(middle[:2], text, font=font, anchor="mm")
+    box = pen.textbbox(middle, text, font=font, anchor="mm")
     room = size / 8
     pen.rectangle((box[0] - room, box[1] - room, box[2] + room, box[3] + room), fill=behind)
-    pen.text(middle[:2], text, font=font, fill=LABEL, anchor="mm")
+    pen.text(middle, text, font=font, fill=LABEL, anchor="mm")

@@ -20,7 +20,7 @@ from scipy.spatial import ConvexHull, QhullError
 
 from puzlm.errors import ImageError
 from puzlm.images import Pixels
-from puzlm.pieces.camera import View, learn_view
+from puzlm.pieces.camera import learn_view
 from puzlm.pieces.ground import FAR, Ground, learn_ground, logs
 
 Points = NDArray[np.float64]
@@ -407,7 +407,8 @@ def straighten(photo: Pixels, corners: Points, size: tuple[int, int]) -> Pixels:
     x, y = np.meshgrid(*inner)
     seen = _sampled(photo, _through(corners, x, y))
     seen = seen.reshape(height, fine, width, fine, 3).mean((1, 3))
-    return np.clip(np.rint(seen), 0, 255).astype(np.uint8)
+    found: Pixels = np.clip(np.rint(seen), 0, 255).astype(np.uint8)
+    return found
 
 
 def _through(corners: Points, x: Points, y: Points) -> Points:
