@@ -110,6 +110,12 @@ def solve(
     rotations: Annotated[
         bool, typer.Option(help="Pieces may be turned by quarter turns; a model says which way up.")
     ] = False,
+    kind: Annotated[
+        str, typer.Option(help="picture, page (strips of shredded pages), or auto: see for itself.")
+    ] = "auto",
+    pages: Annotated[
+        int, typer.Option(min=0, help="Pages that strips are of; 0: judged by their widths.")
+    ] = 0,
     gif: Annotated[
         Path | None, typer.Option(help="Also write an animation; of many, a folder of them.")
     ] = None,
@@ -117,10 +123,20 @@ def solve(
     as_json: Json = False,
 ) -> None:
     """Put the pieces together and write the picture."""
+    from puzlm.cli import documents
     from puzlm.cli import solve as solving
     from puzlm.pieces import photos
     from puzlm.solver import Solver
 
+    if len(puzzles) == 1 and documents.is_heap(puzzles[0], kind, grid):
+        output = output or Path("solved.png")
+        told = documents.solve(puzzles[0], output, pages)
+        if show:
+            typer.launch(told["images"][0])
+        answer(told, as_json)
+        if not as_json:
+            documents.show(told)
+        return
     check_solver(solver, model, decode, rotations)
     fixed = _given(given) if given else None
     if (table := photos.table_of(puzzles)) is not None:

@@ -1,0 +1,218 @@
+"""Put shredded pages together: strips -> sides -> fits -> one path -> pages.
+
+    strips  = turned upright                     fits of both ways up decide
+    fits    = strokes across every possible cut  the network of strokes.py, small slips searched
+    path    = the best order with free ends      path.py; blank strips take no part
+    pages   = the path, parted where a page ends and the next begins better than the joint fits
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puzlm.errors import PuzzleError
+from puzlm.images import Pixels
+from puzlm.pieces.strips import PAGE_ROWS, Strip, blank, inks_of, sides_of
+from puzlm.solving.path import best_path
+from puzlm.solving.strokes import DEPTH, Fits, load
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MOST_STRIPS = 1500
+TEMPERATURE = 1.0  # of scores where they become probabilities; fitted on pages cut by program
+PAGE_WIDTH = 1250  # pixels at 150 an inch, between A4 and letter
+LANDSCAPE = 1.6  # one page may be as wide as this many upright ones
+WIDTH_VARIES = 0.15  # of pages in one heap, as a part of their width; margins are blank strips
+SIZES = 1.045  # strips whose heights differ by more than this factor are of other paper
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """One page put together: strips from left to right, and how sure each joint is.
+
+    `strips` holds numbers of the strips given, `turned` which of them lay upside down, `down` how
+    many pixels each lies lower than the first. `sure[k]` is the probability that strip k + 1 does
+    follow strip k.
+    """
+
+    strips: Ints
+    turned: NDArray[np.bool_]
+    down: Ints
+    sure: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Pages:
+    """The pages found in a heap of strips; `blank` strips have no print and lie on no page."""
+
+    pages: tuple[Page, ...]
+    blank: Ints
+    seconds: float
+
+
+def solve_strips(strips: Sequence[Strip], count: int = 0, turned: bool = True) -> Pages:
+    """Put strips of `count` pages together (0: judged by widths); `turned`: some lie upside down."""
+    start = time.perf_counter()
+    if len(strips) > MOST_STRIPS:
+        raise PuzzleError(f"{len(strips):,} strips are more than the {MOST_STRIPS:,} that are taken")
+    inks = inks_of(strips)
+    empty = np.array([blank(ink) for ink in inks])
+    pages: list[Page] = []
+    for group in paper_sizes(strips):
+        printed = group[~empty[group]]
+        if len(printed):
+            some = [strips[i] for i in printed]
+            bands = bands_of(some, [inks[i] for i in printed])
+            pages += [
+                _renamed(page, printed) for page in _solve(some, bands, count, turned)
+            ]
+    return Pages(tuple(pages), np.flatnonzero(empty), time.perf_counter() - start)
+
+
+def paper_sizes(strips: Sequence[Strip]) -> list[Ints]:
+    """Part strips by the height of their paper: numbers of the strips of each size."""
+    heights = np.array([np.count_nonzero(strip.paper.any(1)) for strip in strips], np.float64)
+    order = np.argsort(heights, kind="stable")
+    jumps = np.flatnonzero(heights[order[1:]] > SIZES * heights[order[:-1]]) + 1
+    return [np.sort(part) for part in np.split(order, jumps)]
+
+
+def bands_of(strips: Sequence[Strip], inks: Sequence[NDArray[np.float32]]) -> tuple[
+    NDArray[np.float32], NDArray[np.float32]
+]:
+    """Bands of ink along all cuts, before and after: two (n, DEPTH, rows)."""
+    height = float(np.median([strip.height for strip in strips]))
+    scale = PAGE_ROWS / height
+    rows = round(max(strip.height for strip in strips) * scale / 2) * 2
+    both = [
+        sides_of(strip, ink, scale, rows, DEPTH) for strip, ink in zip(strips, inks, strict=True)
+    ]
+    return np.stack([b for b, _ in both]), np.stack([a for _, a in both])
+
+
+def _solve(
+    strips: Sequence[Strip],
+    bands: tuple[NDArray[np.float32], NDArray[np.float32]],
+    count: int,
+    turned: bool,
+) -> list[Page]:
+    """Order the printed strips of one paper size."""
+    before, after = bands
+    n = len(strips)
+    flipped = np.zeros(n, bool)
+    network = load("right")
+    fits = network.fits(before, after)
+    path, sure = _ordered(fits)
+    scale = PAGE_ROWS / float(np.median([strip.height for strip in strips]))
+    slips = fits.slip[path[:-1], path[1:]]
+    down = np.concatenate([[0], np.cumsum(slips)]) * 2 / scale
+    pages = []
+    widths = np.array([strips[i].width for i in path]) * scale
+    for part in _parted(path, fits, widths, count or pages_in(widths)):
+        pages.append(
+            Page(
+                path[part],
+                flipped[path[part]],
+                np.rint(down[part] - down[part[0]]).astype(np.int64),
+                sure[part[:-1]],
+            )
+        )
+    return pages
+
+
+def _ordered(fits: Fits) -> tuple[Ints, Floats]:
+    """The best path, and how sure each of its joints is: (n,), (n - 1,)."""
+    path = best_path(fits.score.astype(float), fits.begin.astype(float), fits.end.astype(float))
+    return path, joints_sure(fits, path)
+
+
+def joints_sure(fits: Fits, path: Ints) -> Floats:
+    """Probability of each joint of a path: what its row and its column of scores say."""
+    score = fits.score.astype(np.float64).copy()
+    np.fill_diagonal(score, -np.inf)
+    onward = np.concatenate([score, fits.end[:, None]], 1) / TEMPERATURE
+    back = np.concatenate([score, fits.begin[None]], 0) / TEMPERATURE
+    i = path[:-1]
+    j = path[1:]
+    rows = onward[i, j] - np.logaddexp.reduce(onward[i], axis=1)
+    columns = back[i, j] - np.logaddexp.reduce(back[:, j], axis=0)
+    return np.exp(np.minimum(rows, columns))
+
+
+def pages_in(widths: Floats) -> int:
+    """Judge of how many pages strips are by their widths, at 150 pixels an inch."""
+    share = widths.sum() / PAGE_WIDTH
+    return 1 if share < LANDSCAPE else round(share)
+
+
+def _parted(path: Ints, fits: Fits, widths: Floats, count: int) -> list[Ints]:
+    """Part a path into `count` pages of about one width: parts of its indices.
+
+    A joint is a good place to part where both sides fit blank paper better than each other.
+    """
+    n = len(path)
+    if count <= 1 or n <= count:
+        return [np.arange(n)] if count <= 1 else list(np.arange(n)[:, None])
+    i = path[:-1]
+    j = path[1:]
+    gain = np.concatenate([[0], fits.end[i] + fits.begin[j] - fits.score[i, j]])
+    reach = np.concatenate([[0], np.cumsum(widths)])
+    usual = reach[-1] / count
+    best = np.full((count + 1, n + 1), -np.inf)
+    before = np.zeros((count + 1, n + 1), np.int64)
+    best[0, 0] = 0
+    for page in range(1, count + 1):
+        for last in range(page, n + 1):
+            starts = np.arange(page - 1, last)
+            off = (reach[last] - reach[starts]) / usual - 1
+            total = best[page - 1, starts] + gain[starts] - (off / WIDTH_VARIES) ** 2 / 2
+            before[page, last] = starts[int(total.argmax())]
+            best[page, last] = total.max()
+    parts = []
+    last = n
+    for page in range(count, 0, -1):
+        first = int(before[page, last])
+        parts.append(np.arange(first, last))
+        last = first
+    return parts[::-1]
+
+
+def _renamed(page: Page, numbers: Ints) -> Page:
+    """The page with the numbers that its strips have in the whole heap."""
+    return Page(numbers[page.strips], page.turned, page.down, page.sure)
+
+
+# ---- pictures ---------------------------------------------------------------------------------
+
+
+def draw(page: Page, strips: Sequence[Strip]) -> Pixels:
+    """Lay the strips of a page side by side, straightened, on white."""
+    columns = []
+    top = int(page.down.min())
+    height = max(strips[i].height + int(d) - top for i, d in zip(page.strips, page.down, strict=True))
+    for number, upside, down in zip(page.strips, page.turned, page.down, strict=True):
+        strip = strips[number].turned() if upside else strips[number]
+        straight = straightened(strip)
+        column = np.full((height, straight.shape[1], 3), 255, np.uint8)
+        begin = int(down) - top
+        column[begin : begin + len(straight)] = straight
+        columns.append(column)
+    return np.concatenate(columns, 1)
+
+
+def straightened(strip: Strip) -> Pixels:
+    """The paper of a strip with straight upright sides, white beside it: (height, width, 3)."""
+    left, _ = strip.edges
+    width = strip.width
+    at = left[:, None] + np.arange(width)
+    every = np.arange(strip.height)[:, None]
+    inside = at < strip.paper.shape[1]
+    safe = np.where(inside, at, 0)
+    shown = inside & strip.paper[every, safe]
+    return np.where(shown[:, :, None], strip.pixels[every, safe], 255).astype(np.uint8)
