@@ -65,6 +65,7 @@ def evaluate(
     from puzlm.harness.compare import remarks
     from puzlm.harness.evaluate import evaluate as run
     from puzlm.harness.evaluate import source_digest
+    from puzlm.harness.page_sets import PAGE_SETS
     from puzlm.harness.protocols import from_images, get_protocol
     from puzlm.solver import load_solver
     from puzlm.solving.calibration import VERSION
@@ -76,6 +77,9 @@ def evaluate(
     if protocol is not None:
         if data is None:
             raise SettingsError(f"--protocol {protocol}: needs --data, the benchmark's images")
+        if protocol in PAGE_SETS:
+            _evaluate_pages(PAGE_SETS[protocol], data, limit, output, as_json)
+            return
         rules = get_protocol(protocol)
         source: Any = data
     else:
@@ -117,6 +121,26 @@ def evaluate(
     if found["failed"]:
         first = next(record["error"] for record in found["outcomes"] if record["error"])
         warn(f"{found['failed']} of {found['puzzles']} puzzles failed; the first: {first}")
+    del found["outcomes"]
+    answer(found, as_json, "\n".join(lines))
+
+
+def _evaluate_pages(
+    rules: Any, data: Path, limit: int | None, output: Path | None, as_json: bool
+) -> None:
+    """Measure on shredded pages: the share of strips whose right neighbour is right."""
+    from puzlm.harness.page_sets import evaluate_pages
+
+    with Progress("solving", limit, quiet=as_json) as tick:
+        found = evaluate_pages(rules, data, limit=limit, output=output, tick=tick)
+    mean = found["neighbour"]
+    lines = [
+        f"neighbour {mean['value']:.1f} % [{mean['low']:.1f}, {mean['high']:.1f}] of "
+        f"{found['puzzles']} heaps; {found['joints_right']} of {found['joints']} joints",
+        f"whole pages {found['perfect']['value']:.1f} %; calibration error {found['ece']:.3f}; "
+        f"{found['seconds_per_puzzle']:.1f} s each",
+    ]
+    lines += [f"published: {name} {value:.1f}" for name, value in rules.published]
     del found["outcomes"]
     answer(found, as_json, "\n".join(lines))
 

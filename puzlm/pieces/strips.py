@@ -96,13 +96,9 @@ def read_strips(folder: Path) -> list[Strip]:
         raise PuzzleError(f"{folder}: holds no pictures of strips")
     strips = []
     for file in files:
-        mask = next((m for s in (".png", ".npy") if (m := _mask_file(folder, file, s)).is_file()), None)
-        strips.append(read_strip(file, mask))
+        masks = [folder / "masks" / f"{file.stem}{suffix}" for suffix in (".png", ".npy")]
+        strips.append(read_strip(file, next((m for m in masks if m.is_file()), None)))
     return sorted(strips, key=lambda strip: hashlib.sha256(strip.pixels.tobytes()).digest())
-
-
-def _mask_file(folder: Path, file: Path, suffix: str) -> Path:
-    return folder / "masks" / f"{file.stem}{suffix}"
 
 
 def read_strip(file: Path, mask: Path | None = None) -> Strip:
@@ -188,7 +184,9 @@ def inks_of(strips: Sequence[Strip]) -> list[Floats]:
     return result
 
 
-def sides_of(strip: Strip, ink: Floats, scale: float, rows: int, depth: int) -> tuple[Floats, Floats]:
+def sides_of(
+    strip: Strip, ink: Floats, scale: float, rows: int, depth: int
+) -> tuple[Floats, Floats]:
     """Read the bands along both cuts, from the cut inwards: (before, after), each (depth, rows).
 
     `before` is the right side of the strip, which lies before a cut, `after` the left one. `scale`

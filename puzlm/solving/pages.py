@@ -1,9 +1,9 @@
 """Put shredded pages together: strips -> sides -> fits -> one path -> pages.
 
-    strips  = turned upright                     fits of both ways up decide
-    fits    = strokes across every possible cut  the network of strokes.py, small slips searched
-    path    = the best order with free ends      path.py; blank strips take no part
-    pages   = the path, parted where a page ends and the next begins better than the joint fits
+strips  = turned upright                     fits of both ways up decide
+fits    = strokes across every possible cut  the network of strokes.py, small slips searched
+path    = the best order with free ends      path.py; blank strips take no part
+pages   = the path, parted where a page ends and the next begins better than the joint fits
 """
 
 from __future__ import annotations
@@ -57,10 +57,12 @@ class Pages:
 
 
 def solve_strips(strips: Sequence[Strip], count: int = 0, turned: bool = True) -> Pages:
-    """Put strips of `count` pages together (0: judged by widths); `turned`: some lie upside down."""
+    """Put strips of `count` pages together, 0: judged by widths; `turned`: some lie upside down."""
     start = time.perf_counter()
     if len(strips) > MOST_STRIPS:
-        raise PuzzleError(f"{len(strips):,} strips are more than the {MOST_STRIPS:,} that are taken")
+        raise PuzzleError(
+            f"{len(strips):,} strips are more than the {MOST_STRIPS:,} that are taken"
+        )
     inks = inks_of(strips)
     empty = np.array([blank(ink) for ink in inks])
     pages: list[Page] = []
@@ -69,9 +71,7 @@ def solve_strips(strips: Sequence[Strip], count: int = 0, turned: bool = True) -
         if len(printed):
             some = [strips[i] for i in printed]
             bands = bands_of(some, [inks[i] for i in printed])
-            pages += [
-                _renamed(page, printed) for page in _solve(some, bands, count, turned)
-            ]
+            pages += [_renamed(page, printed) for page in _solve(some, bands, count, turned)]
     return Pages(tuple(pages), np.flatnonzero(empty), time.perf_counter() - start)
 
 
@@ -83,9 +83,9 @@ def paper_sizes(strips: Sequence[Strip]) -> list[Ints]:
     return [np.sort(part) for part in np.split(order, jumps)]
 
 
-def bands_of(strips: Sequence[Strip], inks: Sequence[NDArray[np.float32]]) -> tuple[
-    NDArray[np.float32], NDArray[np.float32]
-]:
+def bands_of(
+    strips: Sequence[Strip], inks: Sequence[NDArray[np.float32]]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Bands of ink along all cuts, before and after: two (n, DEPTH, rows)."""
     height = float(np.median([strip.height for strip in strips]))
     scale = PAGE_ROWS / height
@@ -142,7 +142,8 @@ def joints_sure(fits: Fits, path: Ints) -> Floats:
     j = path[1:]
     rows = onward[i, j] - np.logaddexp.reduce(onward[i], axis=1)
     columns = back[i, j] - np.logaddexp.reduce(back[:, j], axis=0)
-    return np.exp(np.minimum(rows, columns))
+    sure: Floats = np.exp(np.minimum(rows, columns))
+    return sure
 
 
 def pages_in(widths: Floats) -> int:
@@ -195,7 +196,9 @@ def draw(page: Page, strips: Sequence[Strip]) -> Pixels:
     """Lay the strips of a page side by side, straightened, on white."""
     columns = []
     top = int(page.down.min())
-    height = max(strips[i].height + int(d) - top for i, d in zip(page.strips, page.down, strict=True))
+    height = max(
+        strips[i].height + int(d) - top for i, d in zip(page.strips, page.down, strict=True)
+    )
     for number, upside, down in zip(page.strips, page.turned, page.down, strict=True):
         strip = strips[number].turned() if upside else strips[number]
         straight = straightened(strip)

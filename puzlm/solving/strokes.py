@@ -101,7 +101,8 @@ class Strokes:
         hidden = _relu(self._conv(_relu(a + b), "join"))
         weight = self.weights["score.weight"][0, :, 0]
         total: Floats = np.tensordot(hidden.sum(2), weight, (1, 0))
-        return total + hidden.shape[2] * self.weights["score.bias"][0]
+        total += hidden.shape[2] * self.weights["score.bias"][0]
+        return total
 
     def _conv(self, x: Floats, name: str, stride: int = 1) -> Floats:
         """Convolve along the cut: (n, channels, rows) -> (n, outputs, rows / stride)."""

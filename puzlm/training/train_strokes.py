@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,7 +129,7 @@ def sample(page: NDArray[np.uint8], rng: np.random.Generator) -> tuple[Ink, Ink]
 
 
 def _wear(count: int, rows: int, clean: bool, rng: np.random.Generator) -> Ink:
-    """Pixels lost at a cut in each row (count, rows): a part for all rows, waves, and raggedness."""
+    """Pixels lost at a cut in each row (count, rows): for all rows, in waves, and ragged ones."""
     if clean:
         return np.zeros((count, rows), np.float32)
     lost = rng.uniform(0, 1.8, (count, 1))
@@ -139,7 +140,9 @@ def _wear(count: int, rows: int, clean: bool, rng: np.random.Generator) -> Ink:
     return np.maximum(lost + waves + ragged, -0.7).astype(np.float32)
 
 
-def _bilinear(page: NDArray[np.uint8], row: NDArray[np.float64], column: NDArray[np.float64]) -> Ink:
+def _bilinear(
+    page: NDArray[np.uint8], row: NDArray[np.float64], column: NDArray[np.float64]
+) -> Ink:
     """Read a page between its pixels; beyond the page there is paper."""
     height, width = page.shape
     row, column = np.broadcast_arrays(row, column)
@@ -218,7 +221,7 @@ def check(net: Strokes, pages: list[NDArray[np.uint8]], count: int) -> dict[str,
     return {"full": won[0] / won[2], "quick": won[1] / won[2]}
 
 
-def save(net: Strokes, file: Path, record: dict[str, object]) -> None:
+def save(net: Strokes, file: Path, record: dict[str, float]) -> None:
     """Write the weights in half precision, and what they are beside them."""
     tensors = {k: v.detach().half().contiguous() for k, v in net.state_dict().items()}
     save_file(tensors, file)
@@ -266,13 +269,13 @@ def main() -> None:
         spent += time.process_time() - used
         used = time.process_time()
         share = min(spent / told.total, 1)
-        rate = told.rate * min(1, step / 100) * 0.5 * (1 + np.cos(np.pi * share)) + 1e-5
+        rate = told.rate * min(1, step / 100) * 0.5 * (1 + math.cos(math.pi * share)) + 1e-5
         for group in optimiser.param_groups:
             group["lr"] = rate
         full, quick = net(before, after)
         loss = loss_of(full, weight) + QUICK_WEIGHT * loss_of(quick, weight)
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimiser.step()
         step += 1
@@ -282,7 +285,12 @@ def main() -> None:
     score = check(net, aside, 60)
     print(f"step {step}, {spent:.0f} s: {score}", flush=True)
     torch.save(
-        {"net": net.state_dict(), "optimiser": optimiser.state_dict(), "spent": spent, "step": step},
+        {
+            "net": net.state_dict(),
+            "optimiser": optimiser.state_dict(),
+            "spent": spent,
+            "step": step,
+        },
         state,
     )
     record = {"steps": step, "seconds": round(spent), "pages": len(pages), **score}
