@@ -41,8 +41,16 @@ from puzlm.solution import Floats, Given, Solution, as_puzzle, check_given, grid
 from puzlm.solving import calibration, upright, windows
 from puzlm.solving.evidence import AGAIN, Evidence, Read, Seen, by_piece, gather, in_doubt
 from puzlm.solving.fusion import fused, sure_by_sides
-from puzlm.solving.plain_answers import by_chance, by_looking, by_pixels, by_reading
+from puzlm.solving.plain_answers import (
+    by_chance,
+    by_joining,
+    by_looking,
+    by_pixels,
+    by_reading,
+    is_large,
+)
 from puzlm.solving.search.assembly import SMALL_GRID
+from puzlm.solving.search.watch import Watch
 from puzlm.solving.views import look_again, read_views
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 
@@ -79,6 +87,7 @@ class Solver:
         if rotations and solver not in ("auto", "classic"):
             raise SettingsError(f"rotations: only the classic solver turns pieces, not '{solver}'")
         self.solver, self.decoding, self.rotations = solver, decoding, rotations
+        self.watch = Watch()  # follows a long search and may end it early
         self.raw = False  # True: confidences as the models state them, to fit calibration.py
         self.shipped = False  # True: a model of the box, for which calibration.py was fitted
 
@@ -214,7 +223,9 @@ class Solver:
         fixed = [check_given(g, p) for g, p in zip(given, puzzles, strict=True)]
         if self.solver in ("classic", "random") or self.rotations:
             alone = [
-                by_chance(p, g) if self.solver == "random" else by_pixels(p, g, self.rotations)
+                by_chance(p, g)
+                if self.solver == "random"
+                else by_pixels(p, g, self.rotations, self.watch)
                 for p, g in zip(puzzles, fixed, strict=True)
             ]
             alone = [self._calibrated(*one) for one in zip(alone, fixed, strict=True)]
@@ -228,7 +239,10 @@ class Solver:
         if self.solver == "auto":
             puzzles = [self._mended(*one) for one in zip(puzzles, gathered, strict=True)]
             for puzzle, fix, evidence in zip(puzzles, fixed, gathered, strict=True):
-                evidence.clear = None if fix else sure_by_sides(self, puzzle, evidence)
+                if is_large(puzzle):
+                    evidence.clear = by_joining(puzzle, fix, False, self.watch, "auto")
+                elif not fix:
+                    evidence.clear = sure_by_sides(self, puzzle, evidence)
         if self.solver in ("auto", "vision"):
             gather(
                 puzzles,

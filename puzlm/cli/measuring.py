@@ -86,7 +86,7 @@ def evaluate(
         made = partial(from_images, images or [], grid, erode, missing, seed, limit)
         rules, source = made()[0], lambda: made()[1]
         if ":" not in chosen:
-            check_pieces(rules.grid[0] * rules.grid[1], f"--grid {grid}")
+            check_pieces(rules.grid[0] * rules.grid[1], f"--grid {grid}", chosen)
     load = partial(load_solver, chosen, model, decode or "valid")
     with Progress("solving", limit, quiet=as_json) as tick, chosen_engine(engine, address) as ray:
         asked = load() if ray is None else ray.solving(load, address)

@@ -169,7 +169,10 @@ def solve(
         if not as_json:
             solving.show_many(found, folder)
         raise typer.Exit(2 if any("error" in record for record in found) else 0)
-    loaded = photos.as_puzzle(table, grid) if table else solving.load(path, grid, incomplete)
+    if table:
+        loaded = photos.as_puzzle(table, grid)
+    else:
+        loaded = solving.load(path, grid, incomplete, chosen)
     output = output or Path("solved.png")
     solving.check_output(path, loaded, output, gif)
     solution = engine().solve(loaded, given=fixed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,9 @@ from puzlm.solver import Solution, Solver
 
 TOGETHER = 16  # puzzles in memory, and read by the model, at once
 TOGETHER_PIXELS = 50_000_000
-MOST_PIECES = 5000
+MOST_PIECES = 5000  # where all sides are compared with all in memory
+MOST_ANYWHERE = 1_000_000
+BYTES = 30_000  # a piece: 0.73 GB for 30,745 of 28 px, and some air
 LEAST_SURE = 3  # pieces named where a grid is too large for a table
 TABLE_CELLS = 64  # of the largest grid whose confidences are shown cell by cell
 
@@ -82,7 +85,7 @@ def is_puzzle(folder: Path) -> bool:
     )
 
 
-def load(path: Path, grid: str | None, incomplete: bool) -> Puzzle:
+def load(path: Path, grid: str | None, incomplete: bool, solver: str = "auto") -> Puzzle:
     """Read a puzzle; one that would take all memory is refused, pictures left out are named."""
     if path.is_dir() and (left := unread(path)):
         print(
@@ -91,17 +94,34 @@ def load(path: Path, grid: str | None, incomplete: bool) -> Puzzle:
             file=sys.stderr,
         )
     puzzle = Puzzle.load(path, grid, incomplete=incomplete)
-    check_pieces(max(len(puzzle.pieces), puzzle.cells), str(path))
+    check_pieces(max(len(puzzle.pieces), puzzle.cells), str(path), solver)
     return puzzle
 
 
-def check_pieces(count: int, name: str) -> None:
+def check_pieces(count: int, name: str, solver: str = "auto") -> None:
     """Refuse a puzzle of more pieces than fit into memory."""
-    if count > MOST_PIECES:
+    if solver not in ("auto", "classic", "random") and count > MOST_PIECES:
         raise PuzzleError(
-            f"{name}: {count:,} pieces, more than the {MOST_PIECES:,} that are taken: memory grows "
-            "with the square of the pieces, 4,096 took 4.7 GB"
+            f"{name}: {count:,} pieces, more than the {MOST_PIECES:,} that {solver} takes: its "
+            "memory grows with the square of the pieces; use --solver auto"
         )
+    most = most_pieces()
+    if count > most:
+        raise PuzzleError(
+            f"{name}: {count:,} pieces, more than the {most:,} that fit into the memory that is "
+            "free here"
+        )
+
+
+def most_pieces() -> int:
+    """How many pieces fit into the memory that is free."""
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        with open("/proc/meminfo", encoding="ascii") as file:  # what caches hold can be had, too
+            free = max(free, *(1024 * int(x.split()[1]) for x in file if "MemAvailable" in x))
+    except (ValueError, OSError, AttributeError):
+        return MOST_ANYWHERE
+    return min(MOST_ANYWHERE, free // BYTES)
 
 
 def pictures(paths: Sequence[Path], folder: Path) -> list[Path]:
@@ -139,7 +159,9 @@ def solve_many(
     done = 0
     if gifs is not None and (gifs.is_file() or gifs.suffix.lower() == ".gif"):
         raise SettingsError(f"--gif {gifs}: a folder is needed for the animations of many puzzles")
-    for batch in _batches(zip(paths, pictures(paths, folder), strict=True), grid, incomplete):
+    for batch in _batches(
+        zip(paths, pictures(paths, folder), strict=True), grid, incomplete, engine.solver
+    ):
         for solved in _solve(engine, batch):
             if solved.solution is not None and solved.puzzle is not None:
                 try:
@@ -153,14 +175,14 @@ def solve_many(
 
 
 def _batches(
-    pairs: Iterable[tuple[Path, Path]], grid: str | None, incomplete: bool
+    pairs: Iterable[tuple[Path, Path]], grid: str | None, incomplete: bool, solver: str
 ) -> Iterator[list[Solved]]:
     """Read puzzles, a few at a time."""
     batch: list[Solved] = []
     pixels = 0
     for path, picture in pairs:
         try:
-            puzzle = load(path, grid, incomplete)
+            puzzle = load(path, grid, incomplete, solver)
             batch.append(Solved(path, picture, puzzle))
             pixels += puzzle.pieces.size // 3
         except (PuzlmError, OSError) as error:

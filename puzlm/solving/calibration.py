@@ -81,6 +81,8 @@ def kind(solver: str, cells: int) -> str:
     from puzlm.solving.search.board import BEAM_GRID
 
     name, _, how = solver.partition(" (")
+    if how == "joined)":
+        return "joined"  # says itself how sure it is (search/large.py)
     if name == "seq2seq" and not how.startswith("valid"):
         # Both of these read the marginals of a beam and answer nearly alike.
         name += " beam" if how.startswith(("beam", "assign")) else " greedy"

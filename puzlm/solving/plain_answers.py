@@ -13,6 +13,9 @@ from puzlm.models.decoding import assigned
 from puzlm.puzzle import Puzzle
 from puzlm.solution import Given, Solution, at_random
 from puzlm.solving.evidence import Evidence, Read
+from puzlm.solving.search.watch import Watch
+
+LARGE = 5000  # pieces or cells
 
 
 def by_reading(puzzle: Puzzle, evidence: Evidence, decoding: str) -> Solution:
@@ -45,12 +48,16 @@ def by_looking(
     return Solution(cells, sure, puzzle.grid, "vision", seconds, puzzle.pieces, (), order)
 
 
-def by_pixels(puzzle: Puzzle, given: Given, rotations: bool) -> Solution:
+def by_pixels(
+    puzzle: Puzzle, given: Given, rotations: bool, watch: Watch | None = None
+) -> Solution:
     """Match pixels along the borders, no model; with `rotations` pieces may be turned."""
     from puzlm.solving import classic
 
-    start = time.perf_counter()
     rotations = rotations or bool(puzzle.settings.get("rotations"))
+    if is_large(puzzle):
+        return by_joining(puzzle, given, rotations, watch)
+    start = time.perf_counter()
     found = classic.solve(puzzle.pieces, puzzle.grid, given=given, rotations=rotations)
     sure = np.clip(found.confidence, 0, 1)
     order = tuple(np.argsort(-sure, kind="stable").tolist())
@@ -58,6 +65,38 @@ def by_pixels(puzzle: Puzzle, given: Given, rotations: bool) -> Solution:
     spent = time.perf_counter() - start
     at = found.positions
     return Solution(at, sure, puzzle.grid, "classic", spent, puzzle.pieces, (), order, turns)
+
+
+def is_large(puzzle: Puzzle) -> bool:
+    """Whether a puzzle has too many pieces to compare all sides at once in memory."""
+    return max(len(puzzle.pieces), puzzle.cells) > LARGE
+
+
+def by_joining(
+    puzzle: Puzzle, given: Given, rotations: bool, watch: Watch | None = None, name: str = "classic"
+) -> Solution:
+    """Match pixels along the borders of a large puzzle: groups of pieces that grow (large.py)."""
+    from puzlm.solving import classic
+    from puzlm.solving.search.large import Search
+
+    start = time.perf_counter()
+    sphere = classic.SPHERE * classic.bleeding(puzzle.pieces)
+    search = Search(puzzle.pieces, puzzle.grid, turned=rotations, sphere=sphere, watch=watch)
+    found = search.solve(given)
+    order = tuple(np.argsort(-found.sure, kind="stable").tolist())
+    turns = tuple(found.turns.tolist()) if rotations else ()
+    spent = time.perf_counter() - start
+    return Solution(
+        found.positions,
+        found.sure,
+        puzzle.grid,
+        f"{name} (joined)",
+        spent,
+        puzzle.pieces,
+        (),
+        order,
+        turns,
+    )
 
 
 def by_chance(puzzle: Puzzle, given: Given) -> Solution:

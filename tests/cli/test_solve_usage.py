@@ -112,14 +112,17 @@ def test_evaluate_refuses_them_too(refused, pieces):
     rules = ["evaluate", "--images", "p"]
     assert "--decode beam" in refused(*rules, "--decode", "beam", "--solver", "classic")
     assert "--model none" in refused(*rules, "--model", "none", "--solver", "random")
-    assert "pieces, more than the 5,000" in refused(*rules, "--grid", "200")
+    by_sides = [*rules, "--solver", "vision-pairs"]
+    assert "pieces, more than the 5,000" in refused(*by_sides, "--grid", "200")
 
 
-def test_more_pieces_than_memory_holds(refused, run, here):
-    write_image(here / "sheet.png", np.zeros((200, 200, 3), np.uint8))
+def test_more_pieces_than_memory_holds(refused, run, here, monkeypatch):
+    write_image(here / "sheet.png", np.zeros((600, 600, 3), np.uint8))
+    monkeypatch.setattr("puzlm.cli.solve.most_pieces", lambda: 12345)
     line = refused("solve", "sheet.png", "--grid", "200")
-    assert "sheet.png: 40,000 pieces, more than the 5,000" in line and "4.7 GB" in line
-    code, _, err = run("solve", "sheet.png", "sheet.png", "*.png", "--grid", "71")
+    assert "sheet.png: 40,000 pieces, more than the 12,345 that fit" in line
+    sides = ("--solver", "vision-pairs")
+    code, _, err = run("solve", "sheet.png", "sheet.png", "*.png", "--grid", "71", *sides)
     assert code == 2 and "5,041 pieces" in err and err.count("\n") == 1
 
 

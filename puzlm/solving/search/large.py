@@ -1,0 +1,273 @@
+"""Solve puzzles of hundreds to tens of thousands of pieces, from pixels.
+
+candidates  the best partners of each side            candidates.py
+pairs       how likely two sides touch                pairs.py
+join        groups that grow where sides agree        joining.py
+lay         the largest group in the frame, the rest around it
+fill        what is left, by assignment
+repair      loosen what does not hold together, and join anew
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from puzlm.solving.search.board import STEPS
+from puzlm.solving.search.candidates import Measure
+from puzlm.solving.search.joining import TURNS, Groups, anchored, grouped, join, singles, solid
+from puzlm.solving.search.pairs import Pairs, weigh
+from puzlm.solving.search.watch import Watch
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+
+K = 32  # candidates of a side
+SURE = 2 * float(np.log(K))  # score of a pair without any rival
+FIRST = [SURE - 0.02, SURE - 0.3, SURE - 1]
+AGAIN = [3 * SURE, 2 * SURE, 1.5 * SURE, SURE, SURE - 0.3, SURE - 1, SURE - 2]
+LOOSE = [
+    3 * SURE,
+    2 * SURE,
+    SURE,
+    SURE - 1,
+    SURE - 3,
+    2.0,
+    0.0,
+    -2.0,
+    -4.0,
+]  # the board takes what is left
+
+
+@dataclass
+class Board:
+    """Hold an arrangement: the piece in each cell (rows, columns) or -1, turns (n,)."""
+
+    cells: Ints
+    turns: Ints
+
+    def copy(self) -> Board:
+        return Board(self.cells.copy(), self.turns.copy())
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """Hold an answer: positions, turns, and how sure it is of each piece, (n,)."""
+
+    positions: Ints
+    turns: Ints
+    sure: NDArray[np.float64]
+
+
+class Search:
+    """Search one puzzle; ended early, it answers with what lies so far."""
+
+    def __init__(
+        self,
+        pieces: NDArray[np.uint8],
+        grid: tuple[int, int],
+        *,
+        turned: bool = False,
+        sphere: float = 0.0,
+        watch: Watch | None = None,
+    ) -> None:
+        self.n, self.grid, self.turned = len(pieces), grid, turned
+        self.watch = watch or Watch()
+        self.measure = Measure(pieces, turned, sphere)
+        found = self.measure.best(K, self._compared)
+        self.pairs: Pairs = weigh(found)
+        rows, columns = grid
+        self.frames = [grid, (columns, rows)] if turned and rows != columns else [grid]
+
+    def _compared(self, share: float) -> bool:
+        self.watch.report("comparing", share)
+        return not self.watch.stop()
+
+    def solve(self, given: Mapping[int, int] | None = None) -> Arranged:
+        """Arrange the pieces; `given` lie in their cells, the right way up."""
+        if given:
+            cells = np.full(self.grid, -1)
+            cells.ravel()[list(given.values())] = list(given)
+            groups = anchored(cells, np.zeros(self.n, np.int64), self.n)
+        else:
+            groups = singles(self.n)
+        for levels in (FIRST, AGAIN, AGAIN):
+            join(self.pairs, groups, levels, self.frames, self._joined)
+            groups = solid(self.pairs, groups)
+        main = self._main(groups)
+        join(self.pairs, groups, LOOSE, self.frames, self._joined, main)
+        board = self.lay(groups)
+        board = self.fill(self.take(board))
+        value = self.value(board)
+        for least in (0.0, 2.0, 4.0, 0.0):
+            if self.watch.stop():
+                break
+            other = self.rebuild(board, least)
+            better = self.value(other)
+            if better > value:
+                board, value = other, better
+        return self.answer(board)
+
+    def _main(self, groups: Groups) -> int:
+        """A piece of the given group, or of the largest."""
+        if groups.anchor >= 0:
+            return groups.anchor
+        return max(groups.cells, key=lambda group: len(groups.cells[group]))
+
+    def rebuild(self, board: Board, least: float) -> Board:
+        """Keep the largest group of a board that holds together; the rest joins it anew."""
+        row, column = np.zeros((2, self.n), np.int64)
+        placed = board.cells >= 0
+        row[board.cells[placed]], column[board.cells[placed]] = np.nonzero(placed)
+        label = np.arange(self.n) + 1
+        label[board.cells[placed]] = 0
+        groups = solid(self.pairs, grouped(label, row, column, board.turns), least)
+        main = self._main(groups)
+        join(self.pairs, groups, LOOSE, self.frames, self._joined, main)
+        return self.fill(self.take(self.lay(groups)))
+
+    def _joined(self, groups: Groups) -> bool:
+        self.watch.report("joining", 1 - len(groups.cells) / self.n)
+        return not self.watch.stop()
+
+    # ---- laying -----------------------------------------------------------------------------
+
+    def lay(self, groups: Groups) -> Board:
+        """Lay the largest group, or the given one, in the frame."""
+        rows, columns = self.grid
+        cells = np.full(self.grid, -1)
+        turns = np.zeros(self.n, np.int64)
+        group = self._main(groups)
+        moved = np.fromiter(groups.cells[group].values(), np.int64)
+        row, column, turn = groups.row[moved], groups.column[moved], groups.turn[moved]
+        if groups.anchor < 0:
+            top, left, bottom, end = groups.boxes[group]
+            if bottom - top >= rows or end - left >= columns:
+                row, column = TURNS[1] @ np.stack([row, column])
+                turn = (turn + 1) % 4
+            row, column = row - row.min(), column - column.min()
+            row += self._slide(moved, turn, row, 1, rows - 1 - int(row.max()))
+            column += self._slide(moved, turn, column, 2, columns - 1 - int(column.max()))
+        cells[row, column] = moved
+        turns[moved] = turn
+        return Board(cells, turns)
+
+    def _slide(self, moved: Ints, turn: Ints, line: Ints, before: int, slack: int) -> int:
+        """How far to move a group from the frame's first line, where it does not fill it.
+
+        At the frame sides have no partner; those of the group's first and last line tell how much
+        there is before and after them.
+        """
+        if slack <= 0:
+            return 0
+        pull = []
+        for direction, edge in ((before, 0), ((before + 2) % 4, int(line.max()))):
+            at = line == edge
+            sides = 4 * moved[at] + (direction - turn[at]) % 4
+            pull.append(float(np.maximum(self._best[sides], 0).mean()) + 1e-6)
+        return round(slack * pull[0] / sum(pull))
+
+    @property
+    def _best(self) -> Floats:
+        """The best score of each side."""
+        best = np.full(4 * self.n, -np.inf, np.float32)
+        np.maximum.at(best, self.pairs.one, self.pairs.score)
+        np.maximum.at(best, self.pairs.other, self.pairs.score)
+        return best
+
+    def take(self, board: Board) -> Board:
+        """Let the board take the pieces around it one by one, the surest first."""
+        groups = anchored(board.cells, board.turns, self.n)
+        join(self.pairs, groups, LOOSE, [self.grid], self._joined, groups.anchor)
+        cells = np.full(self.grid, -1)
+        own = np.flatnonzero(groups.label == groups.anchor)
+        cells[groups.row[own], groups.column[own]] = own
+        return Board(cells, groups.turn)
+
+    # ---- filling ----------------------------------------------------------------------------
+
+    def fill(self, board: Board) -> Board:
+        """Fill the holes beside pieces by assignment, ring by ring."""
+        rows, columns = self.grid
+        for ring in range(2 * (rows + columns)):
+            used = np.zeros(self.n, bool)
+            used[board.cells[board.cells >= 0]] = True
+            free = np.flatnonzero(~used)
+            hole = board.cells < 0
+            if not len(free) or not hole.any() or self.watch.stop():
+                break
+            padded = np.pad(~hole, 1)
+            near = padded[2:, 1:-1] | padded[:-2, 1:-1] | padded[1:-1, 2:] | padded[1:-1, :-2]
+            row, column = np.nonzero(hole & near)
+            odd = (row + column) % 2 == ring % 2
+            if odd.any():
+                self.assign(board, row[odd], column[odd], free)
+        return board
+
+    def assign(self, board: Board, row: Ints, column: Ints, free: Ints) -> None:
+        """Put free pieces into cells that do not touch, as well as can be."""
+        value, turn = self.local(board, row, column, free)
+        cell, piece = linear_sum_assignment(value, maximize=True)
+        board.cells[row[cell], column[cell]] = free[piece]
+        board.turns[free[piece]] = turn[cell, piece]
+
+    def local(self, board: Board, row: Ints, column: Ints, free: Ints) -> tuple[Floats, Ints]:
+        """Score free pieces in cells: (cells, free), and the turn that is best."""
+        padded = np.pad(board.cells, 1, constant_values=-1)
+        values = []
+        for spin in range(4 if self.turned else 1):
+            value = np.zeros((len(row), len(free)), np.float32)
+            for direction, (down, along) in enumerate(STEPS.tolist()):
+                near = padded[row + 1 + down, column + 1 + along]
+                there = np.flatnonzero(near >= 0)
+                sides = 4 * near[there] + (direction + 2 - board.turns[near[there]]) % 4
+                own = 4 * free + (direction - spin) % 4
+                cost = self.measure.matrix(sides, own)
+                value[there] += self.pairs.of_costs(sides, own, cost)
+            values.append(np.maximum(value, -1e6))
+        every = np.stack(values)
+        turn = every.argmax(axis=0)
+        return every.max(axis=0), turn
+
+    # ---- the answer -------------------------------------------------------------------------
+
+    def contacts(self, board: Board) -> tuple[Floats, Floats]:
+        """Scores of what lies side by side (rows, columns - 1) and one below the other."""
+        result = []
+        for direction, first, second in (
+            (0, board.cells[:, :-1], board.cells[:, 1:]),
+            (3, board.cells[:-1], board.cells[1:]),
+        ):
+            both = (first >= 0) & (second >= 0)
+            one = np.where(both, 4 * first + (direction - board.turns[first]) % 4, -1)
+            other = np.where(both, 4 * second + (direction + 2 - board.turns[second]) % 4, -1)
+            result.append(self.pairs.look_up(one.ravel(), other.ravel()).reshape(first.shape))
+        return result[0], result[1]
+
+    def value(self, board: Board) -> float:
+        """The objective: the sum over all pairs that touch."""
+        return float(sum(part.sum(dtype=np.float64) for part in self.contacts(board)))
+
+    def answer(self, board: Board) -> Arranged:
+        positions = np.full(self.n, -1, np.int64)
+        placed = np.flatnonzero(board.cells.ravel() >= 0)
+        positions[board.cells.ravel()[placed]] = placed
+        side, below = self.contacts(board)
+        total = np.zeros(self.grid, np.float32)
+        count = np.zeros(self.grid, np.float32)
+        for part, first, second in (
+            (side, np.s_[:, :-1], np.s_[:, 1:]),
+            (below, np.s_[:-1], np.s_[1:]),
+        ):
+            for where in (first, second):
+                total[where] += part
+                count[where] += part != 0
+        sure = np.zeros(self.n)
+        mean = total / np.maximum(count, 1)
+        sure[board.cells.ravel()[placed]] = 1 / (1 + np.exp(-mean.ravel()[placed].astype(float)))
+        return Arranged(positions, board.turns, sure)
