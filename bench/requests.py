@@ -178,6 +178,15 @@ def zipped(entries: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> 
     return buffer.getvalue()
 
 
+def many_scans(side: int = 3000, scans: int = 2000) -> bytes:
+    """A small JPEG that has a decoder go over all its pixels thousands of times."""
+    buffer = io.BytesIO()
+    Image.new("L", (side, side), 120).save(buffer, "JPEG", progressive=True)
+    data = buffer.getvalue()
+    last = data.rindex(b"\xff\xda")
+    return data[:last] + data[last:-2] * scans + data[-2:]
+
+
 def pixel_bomb() -> bytes:
     """A PNG whose header promises 60,000 x 60,000 pixels."""
 

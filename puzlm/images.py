@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,13 @@ Pixels = NDArray[np.uint8]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
 # What is decoded at all: some of Pillow's other readers start programs (EPS: Ghostscript).
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+MAX_SCANS = 64  # of a JPEG: cameras write 1, libjpeg at most 10; a file of 200 kB may hold 10,000
 MAX_PIXELS = 89_478_485  # larger ones are refused as bombs; Pillow itself warns from here on
+
+
+# In the data of a scan 0xFF is followed by 0 or by a restart marker, which begin no segment.
+_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
+_ALONE = (0x01, 0xD8)  # markers without a length
 
 
 def read_image(source: str | Path | bytes, *, name: str | None = None) -> Pixels:
@@ -50,6 +57,10 @@ def open_image(source: str | Path | bytes, *, name: str | None = None) -> Image.
             raise ImageError(
                 f"{label}: {width} x {height} pixels, more than the {MAX_PIXELS:,} allowed; "
                 "scale it down first"
+            )
+        if image.format in ("JPEG", "MPO") and jpeg_scans(data) > MAX_SCANS:
+            raise ImageError(
+                f"{label}: a JPEG of more than {MAX_SCANS} scans; save it anew, as any camera does"
             )
         image.load()
         upright = ImageOps.exif_transpose(image)
@@ -78,6 +89,22 @@ def open_image(source: str | Path | bytes, *, name: str | None = None) -> Image.
         ArithmeticError,
     ) as e:
         raise ImageError(f"{label}: damaged or cut short ({e})") from e
+
+
+def jpeg_scans(data: bytes) -> int:
+    """Count the scans of a JPEG, each of which is one more pass of the decoder over all pixels.
+
+    Segments are stepped over by their length, so that pictures inside them do not count.
+    """
+    scans, at = 0, 2
+    while (found := _MARKER.search(data, at)) is not None:
+        marker, at = data[found.end() - 1], found.end()
+        if marker == 0xD9:  # the end of the picture; cameras put others behind it
+            break
+        if marker not in _ALONE:
+            at += max(2, int.from_bytes(data[at : at + 2], "big"))
+        scans += marker == 0xDA
+    return scans
 
 
 def to_rgb(image: Image.Image) -> Pixels:

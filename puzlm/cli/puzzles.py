@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -211,15 +210,35 @@ def web(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any that is free.")] = 8000,
     model: Model = None,
+    host_name: Annotated[
+        list[str] | None, typer.Option(help="A name it answers to, beside plain addresses.")
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="PUZLM_TOKEN", help="A secret that every request must bring."),
+    ] = None,
+    proxy: Annotated[
+        list[str] | None, typer.Option(help="Address of a proxy whose X-Forwarded-For is true.")
+    ] = None,
+    access_log: Annotated[
+        str | None, typer.Option(help="File for a line of JSON a request; -: standard output.")
+    ] = None,
 ) -> None:
     """Serve the page to cut, solve and mend puzzles; open its address in a browser."""
-    # Before numpy is loaded: small matrices on several busy threads take ten times as long.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        from puzlm.web.app import serve
+        from puzlm.web.serve import serve
     except ImportError as error:
         raise SettingsError(f"{error.name} is missing: pip install 'puzlm[web]'") from error
-    serve(host, port, model, ready=lambda a: print(f"{a}  (Ctrl-C ends it)", flush=True))
+    serve(
+        host,
+        port,
+        model,
+        names=host_name or (),
+        token=token,
+        proxies=proxy or (),
+        access_log=access_log,
+        ready=lambda a: print(f"{a}  (Ctrl-C ends it)", flush=True),
+    )
 
 
 def models(as_json: Json = False) -> None:

@@ -34,6 +34,7 @@ from puzlm.solving.evidence import (
 )
 from puzlm.solving.ground import plain_ground, settled
 from puzlm.solving.search.board import BEAM_GRID
+from puzlm.solving.search.deadline import over
 from puzlm.solving.views import LIT
 from puzlm.solving.windows import ROUNDS
 from puzlm.tokenizer.piece_tokenizer import side_symbols
@@ -152,7 +153,7 @@ def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     else:
         one = _arranged(puzzle, right, below, where, given, frame)
         for _ in range(ROUNDS if worn and puzzle.cells > BEAM_GRID else 0):
-            near_by = solver.neighbours(puzzle, (one, right, below))
+            near_by = None if over() else solver.neighbours(puzzle, (one, right, below))
             if near_by is None:
                 break
             pairs["context"] = near_by

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from puzlm.puzzle import Grid, Positions, Puzzle
 from puzlm.solution import Floats
 from puzlm.solving.evidence import Seen
+from puzlm.solving.search.deadline import over
 
 WINDOW = 8  # rows and columns: the largest board that the ViT was trained on
 STEP = 5  # rows and columns from one window to the next, at most
@@ -31,12 +32,14 @@ def neighbours(
     positions: Positions,
     right: Floats,
     below: Floats,
-) -> tuple[Floats, Floats]:
+) -> tuple[Floats, Floats] | None:
     """Log-likelihoods (n, n) of what lies right of, and below, what, by a ViT that looks at windows
-    of a whole arrangement; `right` and `below` are the scores it was made by."""
+    of a whole arrangement; `right` and `below` are the scores it was made by. None: out of time."""
     n = len(puzzle.pieces)
     total, none, times = np.zeros((2, n, n)), np.zeros((2, n)), np.zeros((n, n))
     for group in groups(positions, right, below, puzzle.grid):
+        if over():
+            return None
         shape = WINDOW, -(-len(group) // WINDOW)
         _, *seen = look([Puzzle(puzzle.pieces[group], shape)])[0]
         times[np.ix_(group, group)] += 1

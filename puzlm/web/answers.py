@@ -23,14 +23,32 @@ class Limits:
     """Pieces, and cells of a grid."""
     unzipped: int = 64 * 2**20
     """Bytes of a zip file's entries, unpacked."""
+    queue: int = 128
+    """Puzzles of a kind (small, large) that may wait for a process."""
+    requests: int = 256
+    """Requests that may be under way at once."""
+    each: int = 64
+    """Of these, from one client address."""
+    held: int = 512 * 2**20
+    """Bytes of all bodies under way together; no body is ever written to disk."""
+    connections: int = 1000
+    """Open connections; fewer where the system allows fewer files."""
+    header_s: float = 10.0
+    """Seconds in which the head of a request must have arrived."""
     upload_s: float = 60.0
-    """Seconds in which a body must have arrived."""
+    """Seconds in which its body must have arrived."""
+    idle_s: float = 15.0
+    """Seconds that an answered connection stays open without another request."""
+    write_s: float = 60.0
+    """Seconds in which a client must have taken its answer."""
+    decode_s: float = 10.0
+    """Seconds that the pictures of a request may take to decode."""
+    search_s: float = 60.0
+    """Seconds of one search, which then gives the best arrangement so far."""
     solve_s: float = 120.0
     """Seconds after which a waiting client is sent away."""
-    queue: int = 128
-    """Puzzles that may wait for the solver."""
-    requests: int = 256
-    """Uploads that may be under way at once."""
+    grace_s: float = 20.0
+    """Seconds from SIGTERM or Ctrl-C to the end."""
 
 
 class Refused(HTTPException):
@@ -127,6 +145,8 @@ class Solved(BaseModel):
     grid: list[int]
     solver: str
     seconds: float
+    complete: bool
+    """False: time was up, and this is the best arrangement so far."""
     symbols: list[SuperToken] | None = None
     """The super-token of every piece, when asked for."""
 

@@ -1,7 +1,7 @@
 """The HTTP service and its page.
 
     GET  /  /static/*  /docs        the page, its files, the interface described
-    GET  /healthz  /api/models  /api/samples
+    GET  /healthz  /metrics  /api/models  /api/samples
     POST /api/make   a picture -> shuffled pieces          POST /api/solve  pieces -> positions
     POST /api/open   files -> pieces                       POST /api/read   symbols -> what they say
     POST /api/gif    pieces and positions -> animation
@@ -11,47 +11,43 @@ Nothing is kept after the answer, and no name a client sends is ever opened.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
-from functools import partial
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
-import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 
-from puzlm.errors import ModelError, PuzlmError, nearest
+from puzlm.errors import PuzlmError, nearest
 from puzlm.models.decoding import METHODS
 from puzlm.puzzle import Puzzle
-from puzlm.solver import SOLVERS, Given, Solution, Solver
+from puzlm.solver import SOLVERS
 from puzlm.web import answers as a
 from puzlm.web import gif, intake, pages
 from puzlm.web.archive import label
-from puzlm.web.batching import Batcher, Kind
-from puzlm.web.guard import LOOPBACK, Guard, problem
-from puzlm.web.listening import listen
-from puzlm.web.reading import Glass, data_url
+from puzlm.web.engines import SHOWN
+from puzlm.web.guard import Door, Guard, problem
 from puzlm.web.samples import TITLES
-
-DECODERS = 2  # threads that decode and encode pictures
-SHOWN = 960  # pixels of the longer side of a picture that goes to the page
+from puzlm.web.staff import PUZZLES, Staff
+from puzlm.web.watch import Metrics
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": a.Problem, "description": text}
     for status, text in {
         400: "The request cannot be read.",
+        401: "Without the token.",
         403: "From another site.",
         408: "Too slow to arrive.",
         413: "Larger than the limits.",
         415: "Of the wrong type.",
+        421: "To a host name that is not served.",
         422: "Cannot be used.",
+        429: "Too many at once from one address; see Retry-After.",
         503: "Busy; see Retry-After.",
     }.items()
 }
@@ -106,38 +102,26 @@ GIF_FIELDS = {
 def create_app(
     model: str | Path | None = None,
     *,
-    solver: Solver | None = None,
     limits: a.Limits | None = None,
-    hosts: Sequence[str] | None = None,
+    door: Door | None = None,
+    engine: str = PUZZLES,
     **options: Any,
 ) -> FastAPI:
-    """Build the service around one model (or a Solver that is loaded already).
+    """Build the service around one model, and start its processes.
 
-    `hosts` are the host names it answers to (None: any); `options` go to Solver.from_pretrained.
+    `door` says who is let in; `engine` names the class that solves in the worker processes;
+    `options` go to Solver.from_pretrained.
     """
     limits = limits or a.Limits()
-    base = solver or Solver.from_pretrained(model, **options)
-    tokenizer = base.tokenizer
-    if tokenizer is None:
-        raise ModelError(
-            f"model '{model or base.solver}': the page shows what a language model reads, and "
-            "there is none in it (tokenizer.json)"
-        )
-    glass = Glass(tokenizer, base.sides)
-    kinds: dict[Kind, Solver] = {(base.solver, base.decoding): base}
-
-    def solve_many(kind: Kind, puzzles: list[Puzzle], given: Sequence[Given]) -> list[Solution]:
-        if kind not in kinds:
-            kinds[kind] = base.variant(solver=kind[0], decoding=kind[1])
-        return kinds[kind].solve_many(puzzles, given=given)
+    staff = Staff(None if model is None else str(model), limits, engine, **options)
+    about = staff.about
+    metrics = Metrics()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.batcher = Batcher(solve_many, waiting=limits.queue)
-        app.state.decoders = anyio.CapacityLimiter(DECODERS)
         yield
-        # Requests in flight have been answered by now; what still waits belongs to nobody.
-        await anyio.to_thread.run_sync(app.state.batcher.close)
+        # Requests in flight have been answered by now; what still runs belongs to nobody.
+        await anyio.to_thread.run_sync(staff.close)
 
     app = FastAPI(
         title="PuzLM",
@@ -145,53 +129,37 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # such a redirect would go to the host that the request names
         summary="Square jigsaw puzzles, solved by reading their pieces as symbols.",
         responses=ERRORS,
     )
-    app.add_middleware(Guard, limits=limits, hosts=hosts)
+    app.state.staff, app.state.metrics, app.state.limits = staff, metrics, limits
+    app.state.guard = Guard(limits, door or Door(), metrics)
+    app.add_middleware(app.state.guard.around)
     _handle_errors(app)
     pages.mount(app)
-
-    async def in_thread(call: Any, *arguments: Any) -> Any:
-        done = partial(intake.refusing, partial(call, *arguments))
-        return await anyio.to_thread.run_sync(done, limiter=app.state.decoders)
-
-    def shown(puzzle: Puzzle) -> a.Pieces:
-        symbols = glass.symbols(puzzle.pieces)
-        names = puzzle.names or tuple(f"piece {i}" for i in range(len(puzzle.pieces)))
-        return a.Pieces(
-            grid=list(puzzle.grid),
-            pieces=[data_url(p) for p in puzzle.pieces],
-            names=list(names),
-            truth=None if puzzle.truth is None else puzzle.truth.tolist(),
-            size=list(puzzle.pieces.shape[1:3]),
-            symbols=symbols.tolist(),
-            settings=puzzle.settings,
-        )
 
     @app.get("/healthz", tags=["service"])
     async def healthz() -> a.Health:
         """Say that the service is up."""
-        name = str(base.card.get("name", "model"))
-        return a.Health(status="ok", model=name, waiting=app.state.batcher.waiting)
+        waiting = sum(workers.waiting for workers in staff.all)
+        return a.Health(status="ok", model=about["name"], waiting=waiting)
+
+    @app.get("/metrics", tags=["service"], response_class=PlainTextResponse)
+    async def measures() -> PlainTextResponse:
+        """Say how much was asked, answered and refused, in the text format of Prometheus."""
+        text = metrics.text(staff, app.state.guard)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     @app.get("/api/models", tags=["service"])
     async def models() -> a.Models:
         """List the loaded model, the solvers, the decoders and the limits."""
-        s = tokenizer.settings
-        here = a.Model(
-            name=str(base.card.get("name", "model")),
-            default=True,
-            grids=[str(g) for g in base.card.get("grids", [])],
-            granularity=s.granularity,
-            vocab_size=s.vocab_size,
-            border=s.border_length,
-            patch=s.patch,
-        )
+        here = a.Model(default=True, **{k: about[k] for k in a.Model.model_fields if k in about})
         allowed: dict[str, float] = {
             "body": limits.body,
             "pixels": limits.pixels,
             "pieces": limits.pieces,
+            "seconds": limits.solve_s,
         }
         return a.Models(models=[here], solvers=list(SOLVERS), decode=list(METHODS), limits=allowed)
 
@@ -216,10 +184,12 @@ def create_app(
             form = await intake.read_form(request, limits, set(MAKE_FIELDS), {"picture"})
             stack.push_async_callback(form.close)
             grid = intake.refusing(lambda: intake.grid_of(intake.text(form, "grid", "3"), limits))
-            gap = intake.number(form, "gap", 0, 0, 0.9)
-            missing = intake.whole(form, "missing", 0, limits.pieces)
-            seed = intake.whole(form, "seed", 0, 2**32 - 1)
-            jitter = intake.whole(form, "jitter", 0, 1) == 1
+            how = {
+                "gap": intake.number(form, "gap", 0, 0, 0.9),
+                "missing": intake.whole(form, "missing", 0, limits.pieces),
+                "seed": intake.whole(form, "seed", 0, 2**32 - 1),
+                "jitter": intake.whole(form, "jitter", 0, 1) == 1,
+            }
             name, picture = intake.text(form, "sample"), await intake.one_file(form, "picture")
         if bool(name) == (picture is not None):
             raise a.Refused(422, "no_picture", "Send either a 'picture' or the name of a 'sample'.")
@@ -228,18 +198,8 @@ def create_app(
                 hint = nearest(label(name), TITLES)
                 raise a.Refused(422, "unknown_sample", f"Sample '{label(name)}' is unknown; {hint}")
             picture = name, app.state.static[f"samples/{name}.webp"][0]
-
-        def work(named: tuple[str, bytes]) -> a.Pieces:
-            whole = intake.Budget(limits.pixels).pixels(named[1], named[0])
-            small = intake.fit_inside(whole, SHOWN)
-            return shown(
-                Puzzle.from_image(
-                    small, grid or 3, gap=gap, jitter=jitter, missing=missing, seed=seed
-                )
-            )
-
-        result: a.Pieces = await in_thread(work, picture)
-        return result
+        puzzle = await staff.decode(request, "cut", picture, grid or (3, 3), how)
+        return a.Pieces(**await staff.ask(request, "show", puzzle))
 
     async def take_puzzle(
         request: Request, fields: set[str], pixels: int
@@ -256,8 +216,7 @@ def create_app(
         finally:
             await form.close()
         zipped = None if archive is None else archive[1]
-        work = partial(intake.read_puzzle, pieces, zipped, picture, grid, limits, pixels=pixels)
-        return await in_thread(work), form
+        return await staff.decode(request, "puzzle", pieces, zipped, picture, grid, pixels), form
 
     @app.post(
         "/api/open",
@@ -267,39 +226,25 @@ def create_app(
     async def open_(request: Request) -> a.Pieces:
         """Read a person's own pieces, and give them back one by one."""
         puzzle, _ = await take_puzzle(request, {"grid"}, SHOWN * SHOWN)
-        result: a.Pieces = await in_thread(shown, puzzle)
-        return result
+        return a.Pieces(**await staff.ask(request, "show", puzzle))
 
     @app.post("/api/solve", tags=["puzzles"], openapi_extra=form_schema(PIECE_FILES, SOLVE_FIELDS))
     async def solve(request: Request) -> a.Solved:
         """Find the cell of every piece."""
         puzzle, form = await take_puzzle(request, set(SOLVE_FIELDS), intake.SOLVE_PIXELS)
         kind = (
-            intake.choice(form, "solver", base.solver, SOLVERS),
-            intake.choice(form, "decode", base.decoding, METHODS),
+            intake.choice(form, "solver", about["solver"], SOLVERS),
+            intake.choice(form, "decode", about["decoding"], METHODS),
         )
         given = intake.given_of(intake.text(form, "given"), puzzle)
-        answer = app.state.batcher.submit(kind, puzzle, given)
-        solution = await answered(request, answer, limits.solve_s)
-        symbols = None  # reading the pieces once more takes a tenth of solving them
-        if intake.whole(form, "symbols", 0, 1):
-            symbols = (await in_thread(glass.symbols, puzzle.pieces)).tolist()
-        return a.Solved(
-            positions=solution.positions.tolist(),
-            order=[int(i) for i in solution.order],
-            confidences=np.clip(solution.confidences, 0, 1).round(4).tolist(),
-            alternatives=[p.tolist() for p in solution.alternatives],
-            grid=list(solution.grid),
-            solver=solution.solver,
-            seconds=round(solution.seconds, 4),
-            symbols=symbols,
-        )
+        symbols = intake.whole(form, "symbols", 0, 1) == 1
+        return a.Solved(**await staff.solve(request, puzzle, kind, given, symbols))
 
     @app.post("/api/read", tags=["reading"])
-    async def read(question: a.Question) -> a.Reading:
+    async def read(request: Request, question: a.Question) -> a.Reading:
         """Show what the machine reads of one piece: its symbols, and how they meet the others'."""
-        result: a.Reading = await in_thread(glass.read, question)
-        return result
+        reading: a.Reading = await staff.ask(request, "read", question)
+        return reading
 
     @app.post(
         "/api/gif",
@@ -313,30 +258,10 @@ def create_app(
         puzzle, form = await take_puzzle(request, set(GIF_FIELDS), gif.PIXELS)
         positions = intake.numbers(form, "positions", len(puzzle.pieces), -1, puzzle.cells - 1)
         order = intake.numbers(form, "order", len(puzzle.pieces), 0, len(puzzle.pieces) - 1)
-        return Response(await in_thread(gif.draw, puzzle, positions, order), media_type="image/gif")
+        drawn = await staff.decode(request, "animation", puzzle, positions, order)
+        return Response(drawn, media_type="image/gif")
 
     return app
-
-
-async def answered(request: Request, answer: Future[Solution], seconds: float) -> Solution:
-    """Wait for the solver; a client that hangs up or waits too long leaves the queue."""
-
-    async def hung_up() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    solved, gone = asyncio.wrap_future(answer), asyncio.ensure_future(hung_up())
-    both: set[asyncio.Future[Any]] = {solved, gone}
-    try:
-        await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if solved.done():
-            return solved.result()
-        if gone.done():
-            raise a.Refused(400, "hung_up", "The client did not wait for the answer.")
-        raise a.Busy(f"no answer within {seconds:g} s; try again later", 10)
-    finally:
-        gone.cancel()
-        solved.cancel()  # takes the puzzle out of the queue if it is still there
 
 
 def _handle_errors(app: FastAPI) -> None:
@@ -368,36 +293,4 @@ def _handle_errors(app: FastAPI) -> None:
         return problem(a.Refused(422, "unusable", intake.one_line(str(error))))
 
 
-def serve(
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    model: str | Path | None = None,
-    *,
-    limits: a.Limits | None = None,
-    ready: Callable[[str], None] = lambda address: None,
-    **options: Any,
-) -> None:
-    """Run the service until Ctrl-C, which finishes the answers in flight.
-
-    `ready` is called with the page's address as soon as it can be opened.
-    """
-    import uvicorn
-
-    app = create_app(model, limits=limits, hosts=LOOPBACK if host in LOOPBACK else None, **options)
-    opened = listen(host, port)
-    ready(f"http://{f'[{host}]' if ':' in host else host}:{opened.getsockname()[1]}")
-    settings = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=60,
-        ws="none",
-    )
-    with opened, contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(settings).run(sockets=[opened])
-
-
-__all__ = ["create_app", "serve"]
+__all__ = ["create_app"]

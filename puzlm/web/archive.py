@@ -88,6 +88,9 @@ def _saved(raw: bytes, there: dict[str, Any]) -> tuple[list[str], Grid, Any] | N
         truth = record.get("truth")
         if truth is not None:
             truth = [int(cell) for cell in truth]
+            cells = grid[0] * grid[1]
+            if not all(-1 <= cell < cells for cell in truth):  # 2**64, say
+                raise Refused(422, "bad_zip", f"puzzle.json: a grid of {cells} has no such cell.")
     except (
         ValueError,
         KeyError,

@@ -24,6 +24,7 @@ from puzlm.web.archive import label, unzip
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "MPO")
 SOLVE_PIXELS = 4_000_000  # pixels of a puzzle that is solved; larger ones are shrunk first
 FIELD_BYTES = 100_000  # of any text field
+File = tuple[str, bytes]  # a name, which is a label only, and the content
 
 
 class _WholeForm(MultiPartParser):
@@ -31,6 +32,7 @@ class _WholeForm(MultiPartParser):
     and a puzzle of the pieces before it would be solved as if the others were missing."""
 
     ended = False
+    spool_max_size = 0  # nothing is written to disk: the guard bounds what is held in memory
 
     def __init__(self, headers: Headers, stream: AsyncGenerator[bytes, None], **most: int) -> None:
         super().__init__(headers, self._to_its_end(stream), **most)
@@ -48,7 +50,7 @@ class _WholeForm(MultiPartParser):
 async def read_form(
     request: Request, limits: Limits, fields: set[str], files: set[str]
 ) -> FormData:
-    """Parse a multipart form as it streams in; parts beyond 1 MB wait in unnamed spool files."""
+    """Parse a multipart form as it streams in."""
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("multipart/form-data"):
         raise Refused(415, "not_a_form", "Send the request as multipart/form-data.")
@@ -254,9 +256,9 @@ def shrink(pieces: Pixels, pixels: int) -> Pixels:
 
 
 def read_puzzle(
-    pieces: list[tuple[str, bytes]],
+    pieces: list[File],
     archive: bytes | None,
-    picture: tuple[str, bytes] | None,
+    picture: File | None,
     grid: Grid | None,
     limits: Limits,
     *,
@@ -323,7 +325,7 @@ def refusing(call: Callable[[], Any]) -> Any:
         raise Refused(422, "unusable", one_line(str(error))) from error
 
 
-async def one_file(form: FormData, name: str) -> tuple[str, bytes] | None:
+async def one_file(form: FormData, name: str) -> File | None:
     """The file of a form field, if there is one."""
     value = form.get(name)
     return (value.filename or name, await value.read()) if isinstance(value, UploadFile) else None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
-import torch
-from serving import running
-from threadpoolctl import threadpool_limits
+from serving import Slow, running
 
 from puzlm.solver import Solver
 from puzlm.web.app import create_app
@@ -16,14 +15,17 @@ from puzlm.web.app import create_app
 
 @pytest.fixture(scope="session")
 def solver() -> Solver:
-    torch.set_num_threads(1)  # many threads on few cores only wait for each other
-    threadpool_limits(1, "blas")
     return Solver.from_pretrained()
 
 
+@pytest.fixture
+def slow(tmp_path: Path) -> Slow:
+    return Slow(tmp_path)
+
+
 @pytest.fixture(scope="session")
-def server(solver: Solver) -> Iterator[str]:
-    with running(create_app(solver=solver)) as address:
+def server() -> Iterator[str]:
+    with running(create_app()) as address:
         yield address
 
 

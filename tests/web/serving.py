@@ -8,15 +8,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
-import uvicorn
 from fastapi import FastAPI
 
 from bench.requests import png
 from puzlm.errors import PuzzleError
-from puzlm.solver import Solution, Solver
+from puzlm.solving.search.deadline import ended_early, over
+from puzlm.web.app import create_app
+from puzlm.web.serve import Server, listen
 
 SAMPLE = Path(__file__).parents[2] / "puzlm" / "web" / "static" / "samples" / "shore.webp"
 RNG = np.random.default_rng(0)
@@ -28,9 +30,9 @@ Files = list[tuple[str, tuple[str, bytes, str]]]
 @contextmanager
 def running(app: FastAPI) -> Iterator[str]:
     """Run an app on a free port of this machine; gives its address."""
-    config = uvicorn.Config(app, port=0, log_level="error", ws="none", lifespan="on")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
+    opened = listen("127.0.0.1", 0)
+    server = Server(app)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
     thread.start()
     try:
         for _ in range(300):
@@ -38,12 +40,12 @@ def running(app: FastAPI) -> Iterator[str]:
                 break
             time.sleep(0.05)
         assert server.started
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{opened.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(60)
         assert not thread.is_alive()
+        opened.close()
 
 
 def piece_files(puzzle: dict) -> Files:
@@ -65,22 +67,93 @@ def refused(answer: httpx.Response, status: int, code: str) -> str:
     return message
 
 
-class Slow:
-    """A stand-in for Solver whose answers wait for a signal."""
+class Waiting:
+    """An engine of the worker processes that waits for a signal: a file `go` in its folder.
 
-    def __init__(self, solver: Solver) -> None:
-        self.tokenizer, self.sides, self.reader, self.card = solver.tokenizer, None, None, {}
-        self.solver, self.decoding = "auto", "valid"
-        self.go, self.calls = threading.Event(), []
+    It writes the number of pieces of each puzzle it begins to `begun`, of each it ends to `ended`.
+    A first piece of one grey level asks for something special: 0 an error of the client, 1 an
+    error inside, 2 a process that dies, 3 one that hears no deadline, 4 an answer at once.
+    """
 
-    def solve_many(self, puzzles, *, given):
-        self.calls.append(len(puzzles))
-        assert self.go.wait(60)
-        if any(p.pieces.max() == 0 for p in puzzles):
+    def __init__(self, model: str | None, options: dict[str, Any]) -> None:
+        self.folder = Path(options["folder"])
+
+    def about(self) -> dict[str, Any]:
+        """As engines.Puzzles does."""
+        return dict.fromkeys(("granularity", "vocab_size", "border"), 1) | {
+            "name": "waiting",
+            "grids": [],
+            "patch": "square",
+            "solver": "auto",
+            "decoding": "valid",
+        }
+
+    def solve(self, puzzle, kind, given, symbols) -> dict[str, Any]:
+        """Wait, then put every piece where it lies."""
+        n, level = len(puzzle.pieces), int(puzzle.pieces[0].max())
+        with open(self.folder / "begun", "a") as file:
+            file.write(f"{n}\n")
+        while level != 4 and not (self.folder / "go").exists() and (level == 3 or not over()):
+            time.sleep(0.01)
+        if level == 0:
             raise PuzzleError("a black puzzle")
-        return [
-            Solution(
-                np.arange(len(p.pieces)), np.ones(len(p.pieces)), p.grid, "slow", 0.1, p.pieces
-            )
-            for p in puzzles
-        ]
+        if level == 1:
+            raise ZeroDivisionError("division by zero")
+        if level == 2:
+            import os
+
+            os._exit(9)
+        with open(self.folder / "ended", "a") as file:
+            file.write(f"{n}\n")
+        return {
+            "positions": list(range(n)),
+            "order": list(range(n)),
+            "confidences": [1.0] * n,
+            "alternatives": [],
+            "grid": list(puzzle.grid),
+            "solver": "waiting",
+            "seconds": 0.1,
+            "complete": not ended_early(),
+        }
+
+
+class Slow:
+    """A service whose solver waits until it is told to go on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def app(self, **options: Any) -> FastAPI:
+        """The service."""
+        return create_app(engine="serving:Waiting", folder=str(self.folder), **options)
+
+    def go(self) -> None:
+        """Let it answer."""
+        (self.folder / "go").touch()
+
+    def calls(self, what: str = "begun") -> list[int]:
+        """Pieces of the puzzles that it began, or `ended`."""
+        path = self.folder / what
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def began(self, count: int) -> None:
+        """Wait until it has begun so many."""
+        for _ in range(1500):
+            if len(self.calls()) >= count:
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"begun: {self.calls()}")
+
+
+def level(value: int) -> bytes:
+    """A piece of one grey level."""
+    return png(np.full_like(NOISE, value))
+
+
+def waiting(address: str, count: int) -> None:
+    """Wait until so many puzzles are in the queue."""
+    for _ in range(500):
+        if httpx.get(f"{address}/healthz").json()["waiting"] == count:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"never {count} in the queue")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from puzlm.solving.search.board import BELOW, RIGHT, Bools, Ints, Scores, _Board, _board, beam
+from puzlm.solving.search.deadline import over
 from puzlm.solving.search.repair import (
     _fill,
     _movable,
@@ -36,6 +37,8 @@ def _join(board: _Board, layouts: list[Ints], rivals: Scores, rng: np.random.Gen
     sure = _sure(board, layouts[0], rivals)
     margins = np.append(np.concatenate(list(sure.values())), 0)
     for _ in range(LAYOUTS - len(layouts)):
+        if over():
+            break
         least = float(np.quantile(margins[margins >= 0], rng.uniform(0, 0.8)))
         parts = _regions(board, layouts[0], sure, least, movable)
         group = int(rng.choice(list(parts.members)))
@@ -45,7 +48,7 @@ def _join(board: _Board, layouts: list[Ints], rivals: Scores, rng: np.random.Gen
     values = np.array([value for _, value in polished])
     improved = 0
     for k in range(ROUNDS):
-        if k - improved > PATIENCE:
+        if k - improved > PATIENCE or over():
             break
         one, other = rng.choice(len(layouts), 2, replace=False).tolist()
         agreed = _agreed(board, layouts[one], layouts[other])

@@ -29,6 +29,7 @@ from puzlm.solving.search.board import (
     _with_given,
     beam,
 )
+from puzlm.solving.search.deadline import over
 
 NOISE = 0.3  # spread of the log margin in a refill, so that repeated refills differ
 LOCAL = 10  # refills of a small window for each refill of the whole board
@@ -363,7 +364,7 @@ def _repair(
     row, column = np.divmod(np.arange(size + 1), board.columns)
     improved = 0
     for k in range(rounds):
-        if k - improved > max(rounds // 3, LOCAL):
+        if k - improved > max(rounds // 3, LOCAL) or over():
             break
         sure = _sure(board, layout, rivals)
         broken = _broken(board, layout, sure) & movable
@@ -394,6 +395,8 @@ def _repair(
                 likely = max(range(len(starts)), key=lambda p: board.value(starts[p]))
                 starts = [starts[p] for p in {likely, *drawn}]
         for start in starts:
+            if over():
+                break
             if board.small and k % 2:
                 refilled = beam(board, start, _outwards(board, start), BEAM_WIDTH)[0]
             else:

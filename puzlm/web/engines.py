@@ -1,0 +1,120 @@
+"""What the worker processes do: `Pictures` decodes and draws, `Puzzles` reads and solves.
+
+Their methods are called by name through workers.py; a Refused goes to the client.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from puzlm.puzzle import Grid, Puzzle
+from puzlm.web import gif, intake
+from puzlm.web.answers import Limits
+
+SHOWN = 960  # pixels of the longer side of a picture that goes to the page
+
+
+class Pictures:
+    """Bytes of clients -> puzzles. No model is loaded: such a process starts in a moment."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.animation = gif.draw
+
+    def about(self) -> None:
+        """Say that it is ready."""
+
+    def puzzle(
+        self,
+        pieces: list[intake.File],
+        archive: bytes | None,
+        picture: intake.File | None,
+        grid: Grid | None,
+        pixels: int,
+    ) -> Puzzle:
+        """Make a puzzle of what was sent."""
+        return intake.read_puzzle(pieces, archive, picture, grid, self.limits, pixels=pixels)
+
+    def cut(self, picture: intake.File, grid: Grid, how: dict[str, Any]) -> Puzzle:
+        """Cut a picture into pieces and shuffle them."""
+        whole = intake.Budget(self.limits.pixels).pixels(picture[1], picture[0])
+        return Puzzle.from_image(intake.fit_inside(whole, SHOWN), grid, **how)
+
+
+class Puzzles:
+    """The models: symbols, solutions, and what the machine reads."""
+
+    def __init__(self, model: str | None, options: dict[str, Any]) -> None:
+        from puzlm.errors import ModelError
+        from puzlm.solver import Solver
+        from puzlm.web.reading import Glass
+
+        self.base = Solver.from_pretrained(model, **options)
+        if self.base.tokenizer is None:
+            raise ModelError(
+                f"model '{model or self.base.solver}': the page shows what a language model "
+                "reads, and there is none in it (tokenizer.json)"
+            )
+        self.glass = Glass(self.base.tokenizer, self.base.sides)
+        self.kinds = {(self.base.solver, self.base.decoding): self.base}
+
+    def about(self) -> dict[str, Any]:
+        """Describe the model."""
+        assert self.base.tokenizer is not None
+        settings = self.base.tokenizer.settings
+        return {
+            "name": str(self.base.card.get("name", "model")),
+            "grids": [str(grid) for grid in self.base.card.get("grids", [])],
+            "granularity": settings.granularity,
+            "vocab_size": settings.vocab_size,
+            "border": settings.border_length,
+            "patch": settings.patch,
+            "solver": self.base.solver,
+            "decoding": self.base.decoding,
+        }
+
+    def show(self, puzzle: Puzzle) -> dict[str, Any]:
+        """Everything the page needs of a puzzle: see answers.Pieces."""
+        from puzlm.web.reading import data_url
+
+        names = puzzle.names or tuple(f"piece {i}" for i in range(len(puzzle.pieces)))
+        return {
+            "grid": list(puzzle.grid),
+            "pieces": [data_url(piece) for piece in puzzle.pieces],
+            "names": list(names),
+            "truth": None if puzzle.truth is None else puzzle.truth.tolist(),
+            "size": list(puzzle.pieces.shape[1:3]),
+            "symbols": self.glass.symbols(puzzle.pieces).tolist(),
+            "settings": puzzle.settings,
+        }
+
+    def solve(
+        self, puzzle: Puzzle, kind: tuple[str, str], given: dict[int, int], symbols: bool
+    ) -> dict[str, Any]:
+        """Find the cell of every piece: see answers.Solved."""
+        from puzlm.solving.search.deadline import ended_early
+
+        if kind not in self.kinds:
+            self.kinds[kind] = self.base.variant(solver=kind[0], decoding=kind[1])
+        solution = self.kinds[kind].solve_many([puzzle], given=[given])[0]
+        return {
+            "positions": solution.positions.tolist(),
+            "order": [int(i) for i in solution.order],
+            "confidences": np.clip(solution.confidences, 0, 1).round(4).tolist(),
+            "alternatives": [p.tolist() for p in solution.alternatives],
+            "grid": list(solution.grid),
+            "solver": solution.solver,
+            "seconds": round(solution.seconds, 4),
+            "complete": not ended_early(),
+            # Reading the pieces once more takes a tenth of solving them.
+            "symbols": self.glass.symbols(puzzle.pieces).tolist() if symbols else None,
+        }
+
+    def read(self, question: Any) -> Any:
+        """Show what the machine reads of one piece."""
+        return self.glass.read(question)
+
+
+__all__ = ["Pictures", "Puzzles"]
