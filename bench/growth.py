@@ -71,7 +71,7 @@ def _stages(
 ) -> dict[str, Callable[[], Any]]:
     """The stages of one puzzle as functions without arguments; each has its input ready."""
     text = tokenizer([puzzle])
-    symbols = side_symbols(tokenizer.encode(puzzle.pieces), tokenizer)
+    symbols = side_symbols(tokenizer.encode(puzzle.pieces), tokenizer.settings)
     right, below = (classic.scores(cost) for cost in classic.mgc(puzzle.pieces))
     np.fill_diagonal(right, -np.inf)
     np.fill_diagonal(below, -np.inf)

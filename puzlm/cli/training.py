@@ -97,8 +97,8 @@ def fit_sides(
     """Learn which side follows which: the side model, for any grid."""
     from dataclasses import replace
 
-    from puzlm.models.side_model import fit_sides as run
     from puzlm.training.recipes import Recipe
+    from puzlm.training.train_sides import fit_sides as run
 
     is_recipe = sources[0].suffix == ".toml"
     if is_recipe and len(sources) > 1:

@@ -9,20 +9,35 @@ from __future__ import annotations
 
 import csv
 import re
+import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.errors import ImageError, PuzzleError
 from puzlm.images import Pixels, iter_blobs, read_image
-from puzlm.puzzle import Positions, Puzzle, cut
+from puzlm.puzzle import Grid, Positions, Puzzle, cut
 
-if TYPE_CHECKING:
-    from puzlm.harness.protocols import Protocol
+
+class Rules(typing.Protocol):
+    """What a reader of ready-made puzzles asks of a protocol (protocols.py)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def grid(self) -> Grid: ...
+    @property
+    def piece(self) -> int: ...
+    @property
+    def released(self) -> str: ...
+    @property
+    def scored(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -36,7 +51,7 @@ class Found:
     data: tuple[bytes, ...]
 
 
-def read_npy(path: Path, protocol: Protocol, limit: int | None) -> Iterator[tuple[int, Found]]:
+def read_npy(path: Path, protocol: Rules, limit: int | None) -> Iterator[tuple[int, Found]]:
     """Read SPLIT_img_SUFFIX.npy with SPLIT_label_SUFFIX.npy beside it, or a folder of them."""
     suffix = protocol.released
     if not suffix:
@@ -105,7 +120,7 @@ def _load(path: Path) -> NDArray[Any]:
     return found
 
 
-def read_csv(path: Path, protocol: Protocol, limit: int | None) -> Iterator[tuple[int, Found]]:
+def read_csv(path: Path, protocol: Rules, limit: int | None) -> Iterator[tuple[int, Found]]:
     """Read SPLIT.csv (columns image and label, "5 3 2 8 1 0 4 6 7 ") beside the folder SPLIT."""
     table = path / "test.csv" if path.is_dir() else path
     if not table.is_file() or table.suffix != ".csv":

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from puzlm.errors import ModelError, SettingsError, nearest
-from puzlm.models.model_files import build, read_settings, save
+from puzlm.model_files import build, read_settings, save
 from puzlm.models.stacks import DecoderOnly, EncoderOnly, Network
 from puzlm.sections import at_least
 from puzlm.tokenizer.piece_tokenizer import BOS, EOS, PAD, PieceTokenizer, read_safetensors

@@ -19,10 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.errors import ModelError
-from puzlm.models.model_files import read_safetensors, read_settings
-from puzlm.puzzle import Grid, Positions
+from puzlm.model_files import read_safetensors, read_settings
 from puzlm.sections import at_least
-from puzlm.solving.search.board import BEAM_GRID
 from puzlm.tokenizer.piece_tokenizer import resized
 
 Floats = NDArray[np.float64]
@@ -148,41 +146,3 @@ def shrunk(pieces: NDArray[Any], most: int) -> NDArray[Any]:
     blocks = kept.reshape(len(pieces), rows, high, columns, wide, -1).mean((2, 4))
     made: NDArray[Any] = blocks.round().astype(pieces.dtype)
     return made
-
-
-def framed(
-    frame: Frame,
-    pieces: NDArray[Any],
-    positions: Positions,
-    right: Floats,
-    below: Floats,
-    grid: Grid,
-) -> Positions:
-    """Roll a whole board to where its frame should be, by its seams and by what the network says.
-
-    A board of r x c pieces is one of r * c that differ only in where the ring is cut: a cut is the
-    better, the worse the pieces fit that it parts, and the likelier it is a picture's edge. Up to
-    BEAM_GRID cells, where that costs little, pieces that had been fitted to the wrong frame are
-    then looked at again, and the frame after them.
-    """
-    from puzlm.solving.search import assembly
-
-    rows, columns = grid
-    for last in (False, True):
-        board = np.argsort(positions).reshape(grid)
-        above = np.array([below[board[k - 1], board[k]].sum() for k in range(rows)])
-        left = np.array([right[board[:, k - 1], board[:, k]].sum() for k in range(columns)])
-        row, column = frame.read(np.asarray(pieces)[board])
-        down, along = np.divmod(positions, columns)
-        first = (columns * row - above).argmax(), (rows * column - left).argmax()
-        positions = (down - first[0]) % rows * columns + (along - first[1]) % columns
-        if last or rows * columns > BEAM_GRID:
-            break
-        # What a piece's cell says of the frame, if the piece is right where it was in the ring.
-        r, c = np.divmod(np.arange(rows * columns), columns)
-        cells = (
-            row[(down[:, None] - r) % rows] / rows
-            + column[(along[:, None] - c) % columns] / columns
-        )
-        positions = assembly.repaired(positions, right, below, grid, cells)
-    return positions

@@ -26,6 +26,7 @@ from puzlm.images import write_bytes
 from puzlm.models.onnx_graph import (
     Graph,
     Shapes,
+    balanced,
     check_layout,
     header,
     open_session,
@@ -306,19 +307,6 @@ class NumpySides:
         top, right, bottom, left = self.vectors(sides).swapaxes(0, 1)
         scale = np.exp(self.arrays["sharpness"])
         return balanced(right @ left.T * scale), balanced(bottom @ top.T * scale)
-
-
-def balanced(logits: NDArray[np.float32]) -> Floats:
-    """Mean of row-wise and column-wise log-softmax; a piece is never its own neighbour."""
-    if len(logits) == 1:
-        return np.full((1, 1), -np.inf)
-    x = logits.astype(np.float64)
-    np.fill_diagonal(x, -np.inf)
-    total: Floats = 2 * x
-    for axis in (0, 1):
-        top = x.max(axis, keepdims=True)
-        total = total - top - np.log(np.exp(x - top).sum(axis, keepdims=True))
-    return 0.5 * total
 
 
 def _gelu(x: NDArray[np.float32]) -> NDArray[np.float32]:

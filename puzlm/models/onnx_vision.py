@@ -25,13 +25,13 @@ from puzlm.errors import ModelError, PuzzleError
 from puzlm.images import write_bytes
 from puzlm.models.onnx_graph import (
     Graph,
+    balanced,
     check_layout,
     header,
     open_session,
     read_record,
     store_weights,
 )
-from puzlm.models.onnx_reader import balanced
 from puzlm.models.vision_settings import EdgeSettings, VisionSettings, against_none, read_settings
 from puzlm.puzzle import parse_grid
 from puzlm.tokenizer.piece_tokenizer import read_safetensors, resized

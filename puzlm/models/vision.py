@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from puzlm.models.model_files import load, save_half
+from puzlm.model_files import load, save_half
 from puzlm.models.side_model import neighbour_scores
 from puzlm.models.vision_settings import EdgeSettings, VisionSettings, against_none
 from puzlm.puzzle import parse_grid

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.errors import SettingsError
-from puzlm.models.model_files import read_settings as read_settings
+from puzlm.model_files import read_settings as read_settings
 from puzlm.sections import at_least
 
 RARE = -14.0  # a millionth, as a log

@@ -7,6 +7,7 @@ colours bled symbols count too. Chosen in docs/results.md, "Choosing the weights
 from __future__ import annotations
 
 import time
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,6 +68,26 @@ BESIDE = {"sides": 0.1, "temperature": 2.0}
 
 
 UNSEEN = 1.0  # nats below the last board of a beam: where one is taken to be that it did not hold
+
+
+class Models(typing.Protocol):
+    """What fusion asks of a solver: its name, and the models that it has."""
+
+    solver: str
+    card: dict[str, Any]
+    tokenizer: Any
+    sides: Any
+    box: Any
+
+    @property
+    def vision(self) -> Any: ...
+    @property
+    def edges(self) -> Any: ...
+    @property
+    def frame(self) -> Any: ...
+    def neighbours(
+        self, puzzle: Puzzle, made: tuple[Positions, Floats, Floats] | None = None
+    ) -> tuple[Floats, Floats] | None: ...
 
 
 @dataclass(frozen=True)

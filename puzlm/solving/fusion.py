@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from puzlm.solving.evidence import (
     WAVES,
     WITH_VISION,
     Evidence,
+    Models,
     Pairs,
     added,
     border_weights,
@@ -32,15 +33,13 @@ from puzlm.solving.evidence import (
     pair_confidence,
     region_share,
 )
+from puzlm.solving.framing import framed
 from puzlm.solving.ground import plain_ground, settled
 from puzlm.solving.search.board import BEAM_GRID
 from puzlm.solving.search.deadline import over
 from puzlm.solving.views import LIT
 from puzlm.solving.windows import ROUNDS
 from puzlm.tokenizer.piece_tokenizer import side_symbols
-
-if TYPE_CHECKING:
-    from puzlm.solver import Solver
 
 TOP = 32  # arrangements whose scores make up the confidence of `auto`
 # What all views say of an arrangement as a whole, beside the sum over its pieces; 2 to 16 are much
@@ -54,7 +53,7 @@ USES = {
 }
 
 
-def sure_by_sides(solver: Solver, puzzle: Puzzle, evidence: Evidence) -> Solution | None:
+def sure_by_sides(solver: Models, puzzle: Puzzle, evidence: Evidence) -> Solution | None:
     """The answer by sides alone, if borders touch and leave no doubt; then no large model is asked.
 
     Two witnesses, pixels and learned sides, must each want the same arrangement and no other.
@@ -87,7 +86,7 @@ def _alone(right: Any, below: Any) -> tuple[Floats, Floats]:
     return both
 
 
-def fused(solver: Solver, puzzle: Puzzle, given: dict[int, int], evidence: Evidence) -> Solution:
+def fused(solver: Models, puzzle: Puzzle, given: dict[int, int], evidence: Evidence) -> Solution:
     """Add the evidence up and search for the best arrangement."""
     from puzlm.solving.search import assembly
 
@@ -197,12 +196,10 @@ def _arranged(
     one = assembly.assemble(right, below, puzzle.grid, where, given, hole=0.0)
     if frame is None:
         return one
-    from puzlm.models.frame import framed
-
     return framed(frame, puzzle.pieces, one, right, below, puzzle.grid)
 
 
-def _weights(solver: Solver, puzzle: Puzzle, evidence: Evidence) -> dict[str, float]:
+def _weights(solver: Models, puzzle: Puzzle, evidence: Evidence) -> dict[str, float]:
     """Weights of the evidence: beside the ViT all else says less that is new."""
     if solver.solver != "auto":
         return dict.fromkeys(USES[solver.solver], 1.0) | {"temperature": 1.0}
@@ -213,7 +210,7 @@ def _weights(solver: Solver, puzzle: Puzzle, evidence: Evidence) -> dict[str, fl
 
 
 def _sides_of(
-    solver: Solver, puzzle: Puzzle, use: tuple[str, ...], read: bool, evidence: Evidence
+    solver: Models, puzzle: Puzzle, use: tuple[str, ...], read: bool, evidence: Evidence
 ) -> Pairs:
     """What the sides say: their pixels, learned and measured, and their symbols."""
     from puzlm.solving import classic
@@ -227,6 +224,6 @@ def _sides_of(
     weak = "pixels" not in use or not read and "edges" not in found
     model, tokenizer = solver.sides, solver.tokenizer
     if "sides" in use and (weak or evidence.bled) and model is not None and tokenizer is not None:
-        symbols = side_symbols(tokenizer.encode(puzzle.pieces), tokenizer)
+        symbols = side_symbols(tokenizer.encode(puzzle.pieces), tokenizer.settings)
         found["sides"] = model.scores(symbols)
     return found

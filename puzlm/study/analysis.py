@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from puzlm.tokenizer.piece_tokenizer import PieceTokenizer, TokenizerSettings
+from puzlm.tokenizer.piece_tokenizer import TokenizerSettings
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -207,7 +207,7 @@ def touching(tokens: NDArray[Any], grid: tuple[int, int], settings: TokenizerSet
     """
     from puzlm.tokenizer.piece_tokenizer import side_symbols
 
-    sides = side_symbols(tokens, PieceTokenizer(settings))[..., 0]
+    sides = side_symbols(tokens, settings)[..., 0]
     (first, out), (second, into), _ = inner_borders(grid)
     return sides[:, first, out], sides[:, second, into]
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from puzlm.errors import ModelError, SettingsError, nearest
-from puzlm.models.model_files import read_settings, save
+from puzlm.model_files import read_settings, save
 from puzlm.tokenizer.kmeans import Array, Codebook
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer, TokenizerSettings, read_safetensors
 

@@ -263,7 +263,7 @@ def train_for(
 @torch.no_grad()
 def start_from_sides(model: Seq2Seq, draws: Draws, steps: int) -> dict[str, Any]:
     """Start the symbol embeddings from those of a side model trained on the same puzzles."""
-    from puzlm.models.side_model import fit
+    from puzlm.training.train_sides import fit
 
     tokenizer, seed = draws.tokenizer, draws.t.seed
     rows = len(draws.tokens)

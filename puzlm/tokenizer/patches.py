@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,9 +11,6 @@ from puzlm.puzzle import HOLE
 from puzlm.tokenizer.arrays import concatenate, flip, pick
 from puzlm.tokenizer.kmeans import Array
 from puzlm.tokenizer.settings import TokenizerSettings
-
-if TYPE_CHECKING:
-    from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 
 
 def walk(B: int, border: bool = True, clockwise: bool = True) -> list[int]:
@@ -79,13 +74,14 @@ def draw_patches(vectors: NDArray[np.float32], s: TokenizerSettings, term: str) 
     return np.clip(np.rint(canvas), 0, 255).astype(np.uint8)
 
 
-def side_symbols(symbols: Array, tokenizer: PieceTokenizer) -> Array:
+def side_symbols(symbols: Array, settings: TokenizerSettings) -> Array:
     """Split super-tokens (..., b, F) into sides (..., 4, B, F): top, right, bottom, left.
 
     Every side is read in raster direction, so that two touching sides are read the same way.
     Corner squares belong to both of their sides.
     """
-    s, B = tokenizer.settings, tokenizer.settings.granularity
+    s = settings
+    B = s.granularity
     if not s.border or B == 1:
         raise SettingsError("the side model needs border symbols and a granularity of at least 2")
     if s.strips and s.clockwise:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from puzlm.devices import check_device
 from puzlm.errors import ModelError, SettingsError
 from puzlm.images import Pixels, write_bytes
-from puzlm.models.model_files import read_json, read_safetensors
+from puzlm.model_files import read_json, read_safetensors
 from puzlm.puzzle import Grid, Puzzle, cut, parse_grid
 from puzlm.sections import section
 from puzlm.tokenizer import codebooks

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from puzlm.model_files import load, save_half
 from puzlm.models.frame import AROUND, Frame, FrameSettings
-from puzlm.models.model_files import load, save_half
 from puzlm.puzzle import Grid, Puzzle
 
 

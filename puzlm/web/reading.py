@@ -49,7 +49,7 @@ class Glass:
         """Place in the super-token of each of the B positions of each side, in raster direction."""
         b = self.tokenizer.settings.border_length
         numbered = np.arange(b)[:, None]
-        index: list[list[int]] = side_symbols(numbered, self.tokenizer)[..., 0].tolist()
+        index: list[list[int]] = side_symbols(numbered, self.tokenizer.settings)[..., 0].tolist()
         return index
 
     def symbols(self, pieces: Pixels) -> Ints:
@@ -238,7 +238,7 @@ class Glass:
         """Right and below scores of the side model, if there is one."""
         if self.sides is None or len(tokens) < 2:
             return None
-        right, below = self.sides.scores(side_symbols(tokens, self.tokenizer))
+        right, below = self.sides.scores(side_symbols(tokens, self.tokenizer.settings))
         return right, below
 
 

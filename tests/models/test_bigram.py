@@ -14,13 +14,14 @@ import torch
 
 from puzlm.errors import ModelError, SettingsError
 from puzlm.images import write_image
-from puzlm.models.side_model import SideModel, SideSettings, fit, fit_sides, touching_pairs
+from puzlm.models.side_model import SideModel, SideSettings
 from puzlm.puzzle import cut
 from puzlm.solver import Solver
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer, side_symbols
 from puzlm.tokenizer.token_files import TokenFiles, write_tokens
 from puzlm.training.loop import TrainingError
 from puzlm.training.recipes import Recipe
+from puzlm.training.train_sides import fit, fit_sides, touching_pairs
 
 SIDES = {
     "embedding": 16,
@@ -75,7 +76,7 @@ def neighbours_found(folder, crops, grid):
     tokenizer, model = PieceTokenizer.from_pretrained(folder), SideModel.from_pretrained(folder)
     hits = []
     for crop in crops[:30]:
-        right, _ = model.scores(side_symbols(tokenizer.encode(cut(crop, grid)), tokenizer))
+        right, _ = model.scores(side_symbols(tokenizer.encode(cut(crop, grid)), tokenizer.settings))
         cells = np.arange(grid[0] * grid[1])
         hits += [right[c].argmax() == c + 1 for c in cells if (c + 1) % grid[1]]
     return np.mean(hits)
@@ -204,8 +205,8 @@ def test_symbols_that_came_later_are_not_read(strips, crops):
     x = np.concatenate([strips.canonical(cut(c, (2, 2))) for c in crops[:24]])
     more = strips.with_symbols("strip:4+residual:16", x, max_iter=2)
     codes = more.encode_canonical(x[:4])
-    old = model.scores(side_symbols(codes[..., :1], strips))
-    new = model.scores(side_symbols(codes, more))
+    old = model.scores(side_symbols(codes[..., :1], strips.settings))
+    new = model.scores(side_symbols(codes, more.settings))
     assert np.array_equal(old, new)
     model.start_from_centroids(more)
 

@@ -17,9 +17,9 @@ from puzlm.errors import ModelError, PuzlmError, SettingsError
 from puzlm.models.backbones import ModelSettings, Seq2Seq, TorchReader
 from puzlm.models.decoding import decode
 from puzlm.models.onnx_reader import NumpySides, OnnxReader, export
-from puzlm.models.side_model import SideModel, SideSettings, side_symbols
+from puzlm.models.side_model import SideModel, SideSettings
 from puzlm.puzzle import Puzzle
-from puzlm.tokenizer.piece_tokenizer import BOS, PieceTokenizer
+from puzlm.tokenizer.piece_tokenizer import BOS, PieceTokenizer, side_symbols
 
 SHAPE = dict(
     encoder_layers=2,
@@ -196,7 +196,7 @@ def test_tokenizer_and_sides_are_the_same(folder, puzzles):
     twin = PieceTokenizer.from_pretrained(folder)
     symbols = tokenizer.encode(puzzles[0].pieces)
     np.testing.assert_array_equal(twin.encode(puzzles[0].pieces), symbols)
-    sides = side_symbols(symbols, tokenizer)
+    sides = side_symbols(symbols, tokenizer.settings)
     for expected, got in zip(
         SideModel.from_pretrained(folder).scores(sides),
         NumpySides(folder).scores(sides),

@@ -12,10 +12,10 @@ from puzlm.errors import ModelError, SettingsError
 from puzlm.metrics import perfect
 from puzlm.models import pretrained as checkpoints
 from puzlm.models.backbones import Seq2Seq
-from puzlm.models.side_model import SideModel, batches_of, fit, side_symbols
+from puzlm.models.side_model import SideModel
 from puzlm.puzzle import Puzzle, cut
 from puzlm.solver import Solver
-from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
+from puzlm.tokenizer.piece_tokenizer import PieceTokenizer, side_symbols
 from puzlm.tokenizer.token_files import write_tokens
 from puzlm.training.corpus import Album, cut_batch, draw_batch
 from puzlm.training.fast import bart as fast
@@ -24,6 +24,7 @@ from puzlm.training.objective import Objective
 from puzlm.training.recipes import Recipe
 from puzlm.training.starts import build_model
 from puzlm.training.train_reader import Pages, fit_tokenizer, train
+from puzlm.training.train_sides import batches_of, fit
 from puzlm.training.tricks import PLAIN, PROVEN
 
 
@@ -261,7 +262,7 @@ def test_sides_are_read_in_raster_direction(patch, clockwise, sides):
     """Places in the super-token of top, right, bottom and left: left to right, top to bottom."""
     tokenizer = PieceTokenizer(vocab_size=64, piece_size=32, patch=patch, clockwise=clockwise)
     code = np.arange(tokenizer.settings.border_length)[None, :, None]
-    assert side_symbols(code, tokenizer)[0, ..., 0].tolist() == sides
+    assert side_symbols(code, tokenizer.settings)[0, ..., 0].tolist() == sides
     # The symbols stand where the walk put them: a piece of four strips, each darker than the last.
     if patch == "square":
         return
@@ -270,7 +271,7 @@ def test_sides_are_read_in_raster_direction(patch, clockwise, sides):
         piece = np.repeat(shades, 8)[None, :, None] if axis else np.repeat(shades, 8)[:, None, None]
         piece = np.broadcast_to(piece, (32, 32, 3))[None].astype(np.float32)
         strips = tokenizer.patches(piece, patch).mean(-1)[..., None]
-        read = side_symbols(strips, tokenizer)[0, ..., 0]
+        read = side_symbols(strips, tokenizer.settings)[0, ..., 0]
         assert read[one].tolist() == read[other].tolist() == shades.tolist()
 
 
@@ -284,7 +285,7 @@ def test_side_model_learns_what_touches(crops, tmp_path):
     back = SideModel.from_pretrained(tmp_path)
     hits = []
     for puzzle in tokens[:30]:
-        right, _ = back.scores(side_symbols(puzzle.astype(np.int64), tokenizer))
+        right, _ = back.scores(side_symbols(puzzle.astype(np.int64), tokenizer.settings))
         assert np.isneginf(np.diag(right)).all()
         hits += [right[i].argmax() == i + 1 for i in (0, 1, 3, 4, 6, 7)]
     assert np.mean(hits) > 0.8  # chance is one in eight
