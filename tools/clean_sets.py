@@ -18,7 +18,6 @@ import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from PIL import Image
@@ -35,22 +34,12 @@ def git_folder(snapshots: Path, repository: str) -> Path:
     sys.exit(f"{folder}: no clone of github.com/{repository}; make one there first")
 
 
-def blobs(git: Path, commit: str, pattern: str) -> Iterator[tuple[str, bytes]]:
-    """Yield (path, bytes) of all files that match, in the order of a hash of their path."""
+def listed(git: Path, commit: str, pattern: str) -> list[tuple[str, str, Path]]:
+    """List the files of a snapshot whose path matches: (path, blob, git folder)."""
     command = ["git", "--git-dir", str(git), "ls-tree", "-r", "-z", commit]
     listing = subprocess.run(command, capture_output=True, check=True).stdout.decode()
     entries = [line.split(maxsplit=3) for line in listing.split("\0") if line]
-    chosen = [(path, blob) for _, _, blob, path in entries if re.fullmatch(pattern, path)]
-    chosen.sort(key=lambda entry: hashlib.sha256(entry[0].encode()).digest())
-    command = ["git", "--git-dir", str(git), "cat-file", "--batch"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
-        assert reader.stdin and reader.stdout
-        for path, blob in chosen:
-            reader.stdin.write(f"{blob}\n".encode())
-            reader.stdin.flush()
-            size = int(reader.stdout.readline().split()[2])
-            yield path, reader.stdout.read(size)
-            reader.stdout.read(1)
+    return [(path, blob, git) for _, _, blob, path in entries if re.fullmatch(pattern, path)]
 
 
 def pack(out: Path, snapshots: Path, name: str) -> None:
@@ -58,32 +47,32 @@ def pack(out: Path, snapshots: Path, name: str) -> None:
     recipe = json.loads((HERE / "clean_sets.json").read_text())[name]
     left_out = set((HERE / "clean_sets_left_out.txt").read_text().split())
     least = recipe["least_side"]
-    most = recipe.get("images")
+    files = []
+    for source in recipe["sources"]:
+        git = git_folder(snapshots, source["repository"])
+        files += listed(git, source["commit"], source["files"])
+    files.sort(key=lambda file: hashlib.sha256(file[0].encode()).digest())
     kept = 0
-    left = 0
     partial = out / f"{name}.tar.partial"
     with tarfile.open(partial, "w") as tar:
-        for source in recipe["sources"]:
-            git = git_folder(snapshots, source["repository"])
-            for path, data in blobs(git, source["commit"], source["files"]):
-                if kept == most:
-                    break
-                if hashlib.sha256(data).hexdigest()[:16] in left_out or not large(data, least):
-                    left += 1
-                    continue
-                info = tarfile.TarInfo(f"{kept:05d}{Path(path).suffix.lower()}")
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
-                kept += 1
+        for path, blob, git in files:
+            command = ["git", "--git-dir", str(git), "cat-file", "blob", blob]
+            data = subprocess.run(command, capture_output=True, check=True).stdout
+            if hashlib.sha256(data).hexdigest()[:16] in left_out or not large(data, least):
+                continue
+            info = tarfile.TarInfo(f"{kept:05d}{Path(path).suffix.lower()}")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+            kept += 1
     partial.replace(out / f"{name}.tar")
-    print(f"{name}.tar: {kept} originals of at least {least} px, {left} left out")
+    print(f"{name}.tar: {kept} originals of at least {least} px, {len(files) - kept} left out")
 
 
 def large(data: bytes, least: int) -> bool:
     """Say whether a file is a picture that can be read and has `least` pixels on its short side."""
     try:
         with Image.open(io.BytesIO(data)) as image:
-            if min(image.size) < least:
+            if min(image.size) < least or image.format == "WEBP":  # mostly compressed anew
                 return False
             image.load()
     except Exception:  # Pillow raises many kinds on damaged files

@@ -104,6 +104,12 @@ def compare(paths: Sequence[str | Path]) -> Comparison:
     first, rows = read_results(paths[0]), []
     for number, path in enumerate(paths):
         result = read_results(path) if number else first
+        if recompressed(result):
+            raise PuzlmError(
+                f"{path}: its images were compressed again before cutting, or it does not say how "
+                f"they were stored; with {result['protocol']['name']} this gives too much away. "
+                "Evaluate on original files"
+            )
         try:
             name, other = first["protocol"]["name"], result["protocol"]["name"]
             if result["protocol"] == first["protocol"]:
@@ -118,6 +124,18 @@ def compare(paths: Sequence[str | Path]) -> Comparison:
         note = "; ".join(filter(None, (known.source, known.note)))
         rows.append((known.method, "published", "", *numbers, "", "", "", "", note))
     return Comparison(name, tuple(rows))
+
+
+def recompressed(result: dict[str, Any]) -> bool:
+    """Whether a protocol leaks and its images were, or may have been, compressed before cutting.
+
+    Original photos are JPEG, PNG and the like; WebP is what data sets are stored in afterwards.
+    """
+    try:
+        protocol, stored = result["protocol"]["name"], result["data"].get("stored")
+    except (LookupError, TypeError, AttributeError):
+        return False  # damaged; the reader says what is wrong
+    return protocol in PROTOCOLS and PROTOCOLS[protocol].leaks and (not stored or "WEBP" in stored)
 
 
 def _number(value: float | None) -> str:
