@@ -65,15 +65,16 @@ def score(result: dict, measure: str) -> str:
     return f"{value['value']:.1f} [{value['low']:.1f}, {value['high']:.1f}]"
 
 
-def before(protocol: str, solver: str) -> str:
+def before(protocol: str, images: str, solver: str) -> str:
     """Show the row that was measured on compressed images."""
     for folder in (BEFORE, ROOT / "results"):
         path = folder / f"{protocol}.{solver}.json"
         if path.is_file():
             old = json.loads(path.read_text())
+            other = old["data"]["name"].startswith("art") and images.startswith("imagenet")
             pair_of = " / ".join(f"{old[m]['value']:.1f}" for m in ("absolute", "perfect"))
             low, high = (old["perfect"][end] for end in ("low", "high"))
-            return f"{pair_of} [{low:.1f}, {high:.1f}] ({old['puzzles']})"
+            return f"{pair_of} [{low:.1f}, {high:.1f}] ({old['puzzles']}{' paintings' * other})"
     return ""
 
 
@@ -101,7 +102,7 @@ def rows_table(rows: list[Row]) -> str:
                 scale,
                 score(result, "absolute"),
                 score(result, "perfect"),
-                before(row.protocol, row.solver),
+                before(row.protocol, row.images, row.solver),
                 theirs if row.solver == "auto" else "",
             ]
         )

@@ -103,8 +103,12 @@ DECODINGS = {
 
 
 def load() -> dict[tuple[str, str], dict]:
-    """Read the results files, by protocol and solver."""
+    """Read the results files, by protocol and solver; of leaking protocols those on originals."""
     found = {}
+    for stem, result in read_folder(ROOT / "results" / "clean").items():
+        protocol, *form, solver = stem.split(".")
+        if PROTOCOLS[protocol].leaks and len(form) == 1:  # no codec
+            found[protocol, solver] = result
     for stem, result in read_folder(ROOT / "results").items():
         protocol, solver = stem.rsplit(".", 1)
         found[protocol, solver] = result

@@ -331,7 +331,8 @@ def test_what_calibrating_does_to_raw_files_is_told_and_changes_none(script, tmp
 
 
 def test_results_files_are_written_anew_once(script, tmp_path, capsys):
-    kept = read_results(DOCS.parent / "results" / "imagenet-lsej-10x10-5.classic.json")
+    name = "imagenet-lsej-10x10-5.imagenet-val-500.classic.json"
+    kept = read_results(DOCS.parent / "results" / "clean" / name)
     old = {**kept, "commit": "unknown", "settings": {}}
     for record in old["outcomes"]:
         record["confidences"] = [0.25] * 100  # as if raw
