@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from puzlm.errors import PuzlmError
+from puzlm.errors import PuzlmError, missing
 from puzlm.images import write_bytes
 
 Result = dict[str, Any]
@@ -191,7 +191,7 @@ def pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise PuzlmError("figures need matplotlib: pip install 'puzlm[plots]'") from error
+        raise missing(error) from error
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

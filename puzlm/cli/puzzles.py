@@ -225,10 +225,8 @@ def web(
     ] = None,
 ) -> None:
     """Serve the page to cut, solve and mend puzzles; open its address in a browser."""
-    try:
-        from puzlm.web.serve import serve
-    except ImportError as error:
-        raise SettingsError(f"{error.name} is missing: pip install 'puzlm[web]'") from error
+    from puzlm.web.serve import serve
+
     serve(
         host,
         port,

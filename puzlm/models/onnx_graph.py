@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.errors import ModelError, PuzlmError, SettingsError, nearest
+from puzlm.errors import ModelError, PuzlmError, SettingsError, missing, nearest
 from puzlm.images import cores, write_bytes
 from puzlm.tokenizer.piece_tokenizer import read_json, read_safetensors
 
@@ -82,7 +82,7 @@ class Graph:
         try:
             import onnx
         except ImportError as error:
-            raise PuzlmError("exporting needs onnx: pip install 'puzlm[onnx]'") from error
+            raise missing(error) from error
         self.onnx: Any = onnx
         self.weights, self.settings = weights.name, settings
         self.header, self.start, _ = header(weights)
@@ -234,10 +234,8 @@ def check_layout(weights: Path, layout: Any) -> None:
 
 def open_session(path: Path, threads: int | None = None) -> Any:
     """An onnxruntime session of a graph, on the processor."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise PuzlmError("this needs onnxruntime: pip install 'puzlm[onnx]'") from error
+    import onnxruntime
+
     if not path.is_file():
         raise ModelError(f"{path.parent}: {path.name} is missing")
     options = onnxruntime.SessionOptions()

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.errors import PuzlmError
 from puzlm.solving.search.board import (
     STEPS,
     Floats,
@@ -117,14 +116,9 @@ def assemble_turned(
 
 
 def _search(board: _Board, seed: int, width: int, rounds: int) -> Ints:
-    # Late, for scipy's sake: a small grid's beam_search must start without it.
-    try:
-        from puzlm.solving.search.consensus import _join
-        from puzlm.solving.search.repair import _reassign, _repair, _tree_layout
-    except ModuleNotFoundError as error:
-        raise PuzlmError(
-            "this needs scipy: pip install scipy (`auto` on small grids does not)"
-        ) from error
+    # Late: scipy is a third of a cold start, and the beam search of a small grid needs none.
+    from puzlm.solving.search.consensus import _join
+    from puzlm.solving.search.repair import _reassign, _repair, _tree_layout
 
     size = len(board.cells)
     rivals = _rivals(board)
