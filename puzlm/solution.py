@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from puzlm.errors import PuzzleError
+from puzlm.errors import ModelError, PuzzleError
 from puzlm.images import Pixels, to_rgb
 from puzlm.pieces.equal_pieces import exchanged, kinds_of
 from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, guess_grid, parse_grid
@@ -108,6 +108,29 @@ def check_given(given: Given, puzzle: Puzzle) -> dict[int, int]:
     if len(set(fixed.values())) != len(fixed):
         raise PuzzleError("two given pieces lie in the same cell")
     return fixed
+
+
+def checked(found: Solution, puzzle: Puzzle, given: Given, repeats: bool = False) -> Solution:
+    """The same answer if it is an arrangement of the puzzle's pieces, else an error.
+
+    Every answer passes here, whatever the weights of a model are. Only the paper's greedy decoding
+    `repeats` cells.
+    """
+    at, sure, n = np.asarray(found.positions), np.asarray(found.confidences), len(puzzle.pieces)
+    placed = at[at != -1] if at.shape == (n,) and at.dtype.kind == "i" else None
+    whole = (
+        placed is not None
+        and ((placed >= 0) & (placed < puzzle.cells)).all()
+        and len(placed) == min(n, puzzle.cells)
+        and (repeats or len(set(placed.tolist())) == len(placed))
+        and all(at[piece] == cell for piece, cell in given.items())
+    )
+    if not whole or sure.shape != (n,) or not ((sure >= 0) & (sure <= 1)).all():
+        raise ModelError(
+            f"solver '{found.solver}': its answer is no arrangement of the {n} pieces; "
+            "the model's weights are damaged"
+        )
+    return found
 
 
 def at_random(puzzle: Puzzle, given: Given) -> Positions:

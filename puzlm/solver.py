@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from puzlm import manifest
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
 from puzlm.images import Pixels
 from puzlm.models import pretrained as checkpoints
@@ -37,7 +38,15 @@ from puzlm.models.box import (
 from puzlm.models.decoding import METHODS, WIDTH, Reader, by_slot, decode
 from puzlm.pieces.colour_bleed import mended
 from puzlm.puzzle import Grid, Positions, Puzzle
-from puzlm.solution import Floats, Given, Solution, as_puzzle, check_given, grid_name
+from puzlm.solution import (
+    Floats,
+    Given,
+    Solution,
+    as_puzzle,
+    check_given,
+    checked,
+    grid_name,
+)
 from puzlm.solving import calibration, upright, windows
 from puzlm.solving.evidence import AGAIN, Evidence, Read, Seen, by_piece, gather, in_doubt
 from puzlm.solving.fusion import fused, sure_by_sides
@@ -89,6 +98,7 @@ class Solver:
         self.solver, self.decoding, self.rotations = solver, decoding, rotations
         self.watch = Watch()  # follows a long search and may end it early
         self.raw = False  # True: confidences as the models state them, to fit calibration.py
+        self.folders: tuple[Path, ...] = ()  # where the models lie
         self.shipped = False  # True: a model of the box, for which calibration.py was fitted
 
     @classmethod
@@ -110,7 +120,9 @@ class Solver:
         how = (backend, device)
         box = Box(*how) if name_or_path is None and solver not in ("classic", "random") else None
         if solver in ("classic", "random") or rotations and box is not None:
-            return cls(box=box, solver=solver, decoding=decoding, rotations=rotations)
+            alone = cls(box=box, solver=solver, decoding=decoding, rotations=rotations)
+            alone.folders = model_folders(solver, name_or_path)
+            return alone
         wanted = "vision" if box is not None and solver.startswith("vision") else name_or_path
         folder = checkpoints.find(wanted)
         parts = {
@@ -149,6 +161,7 @@ class Solver:
             )
         found._check_parts(str(folder))
         found.shipped = checkpoints.shipped(folder)
+        found.folders = model_folders(solver, name_or_path)
         return found
 
     def variant(self, *, solver: str, decoding: str = "valid") -> Solver:
@@ -166,8 +179,13 @@ class Solver:
             decoding=decoding,
             rotations=self.rotations,
         )
-        other.raw, other.shipped = self.raw, self.shipped
+        other.raw, other.shipped, other.folders = self.raw, self.shipped, self.folders
         return other
+
+    def files(self) -> dict[str, str]:
+        """SHA-256 of every file that its answers depend on."""
+        fitted = {"calibration.py": manifest.digest(Path(calibration.__file__))}
+        return manifest.of_folders(self.folders) | fitted
 
     def _check_parts(self, whose: str) -> None:
         """Say at once what a model cannot do."""
@@ -230,7 +248,8 @@ class Solver:
             ]
             alone = [self._calibrated(*one) for one in zip(alone, fixed, strict=True)]
             eyes = upright.eyes(self)
-            return [upright.settled(*one, eyes) for one in zip(alone, fixed, strict=True)]
+            alone = [upright.settled(*one, eyes) for one in zip(alone, fixed, strict=True)]
+            return [checked(*one) for one in zip(alone, puzzles, fixed, strict=True)]
         self._check_parts(f"solver '{self.solver}'")
         if self.solver in ("seq2seq", "vision"):
             for puzzle in puzzles:
@@ -265,7 +284,9 @@ class Solver:
         if self.solver == "auto":
             found = self._again(puzzles, fixed, gathered, found)
         found = [replace(f, pieces=p.pieces) for f, p in zip(found, as_given, strict=True)]
-        return [self._calibrated(*one) for one in zip(found, fixed, strict=True)]
+        found = [self._calibrated(*one) for one in zip(found, fixed, strict=True)]
+        repeats = self.solver == "seq2seq" and self.decoding == "greedy"
+        return [checked(*one, repeats) for one in zip(found, as_given, fixed, strict=True)]
 
     def _mended(self, puzzle: Puzzle, evidence: Evidence) -> Puzzle:
         """The puzzle with mended colours, where they had run over the cuts of its sheet."""
@@ -430,6 +451,13 @@ class Solver:
         return list(
             zip([None] * len(puzzles) if placed is None else placed, right, below, strict=True)
         )
+
+
+def model_folders(solver: str, model: str | Path | None) -> tuple[Path, ...]:
+    """Folders of the models that a solver may ask: of one, or of all in the box."""
+    if solver in ("classic", "random") or ":" in solver:
+        return ()
+    return tuple(map(checkpoints.find, checkpoints.names() if model is None else [model]))
 
 
 def load_solver(name: str, model: str | None = None, decoding: str = "valid") -> Any:

@@ -90,6 +90,6 @@ def test_shipped_folders_are_self_contained_and_small():
             "settings.json",
         }
         pixels = {"vision.json", "vision.safetensors", "edges.json", "edges.safetensors"}
-        assert {"card.json", "README.md", "onnx.json"} <= names
+        assert {"card.json", "README.md", "manifest.json"} <= names
         assert language <= names or pixels <= names
         assert sum(p.stat().st_size for p in folder.iterdir()) < 60_000_000

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from puzlm.errors import PuzlmError, PuzzleError, SettingsError
-from puzlm.images import IMAGE_SUFFIXES, check_picture, encode_image, write_all
+from puzlm.files import write_all
+from puzlm.images import IMAGE_SUFFIXES, check_picture, encode_image
 from puzlm.metrics import absolute, perfect
 from puzlm.pieces.folder import unread, visible
 from puzlm.puzzle import Puzzle

@@ -6,14 +6,14 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from puzlm.errors import ImageError, PuzlmError, PuzzleError
-from puzlm.images import IMAGE_SUFFIXES, read_image, write_image
+from puzlm.errors import PuzlmError, PuzzleError
+from puzlm.files import read_json, temporary
+from puzlm.images import IMAGE_SUFFIXES, encode_image, read_image
 from puzlm.puzzle import Grid, Puzzle, guess_grid, parse_grid, shuffled
 
 RECORD, SHEET, SOLVED = "puzzle.json", "shuffled.png", "solved.png"
@@ -44,40 +44,33 @@ def write(puzzle: Puzzle, folder: Path) -> None:
         raise PuzzleError(f"{folder}: is a file, a folder name is needed here")
     if folder.is_dir() and (other := _foreign(folder)) is not None:
         raise PuzzleError(f"{folder}: holds other files ({other}); choose a new folder")
+    digits = len(str(len(puzzle.pieces)))
+    names = [f"piece_{i:0{digits}d}.png" for i in range(len(puzzle.pieces))]
+    record = {
+        "version": 1,
+        "grid": list(puzzle.grid),
+        "pieces": names,
+        "truth": None if puzzle.truth is None else puzzle.truth.tolist(),
+        **puzzle.settings,
+    }
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:40]}."))
+        with temporary(folder, folder=True) as part:
+            for name, piece in zip(names, puzzle.pieces, strict=True):
+                (part / name).write_bytes(encode_image(name, piece))
+            (part / SHEET).write_bytes(encode_image(SHEET, shuffled(puzzle)))
+            (part / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.replace(part, folder)
     except OSError as error:
-        raise PuzzleError(f"{folder}: cannot be written ({error.strerror})") from error
-    try:
-        digits = len(str(len(puzzle.pieces)))
-        names = [f"piece_{i:0{digits}d}.png" for i in range(len(puzzle.pieces))]
-        for name, piece in zip(names, puzzle.pieces, strict=True):
-            write_image(temporary / name, piece)
-        write_image(temporary / SHEET, shuffled(puzzle))
-        record = {
-            "version": 1,
-            "grid": list(puzzle.grid),
-            "pieces": names,
-            "truth": None if puzzle.truth is None else puzzle.truth.tolist(),
-            **puzzle.settings,
-        }
-        (temporary / RECORD).write_text(json.dumps(record, indent=1) + "\n")
-        temporary.chmod(0o755)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(temporary, folder)
-    except (OSError, ImageError) as error:
-        raise PuzzleError(f"{folder}: cannot be written ({error})") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        raise PuzzleError(f"{folder}: cannot be written ({error.strerror or error})") from error
 
 
 def _foreign(folder: Path) -> str | None:
     """A file of a folder that belongs to no puzzle saved there: replacing would delete it."""
     try:
-        own = {RECORD, SHEET, SOLVED, *json.loads((folder / RECORD).read_text())["pieces"]}
-    except (OSError, ValueError, KeyError, TypeError):
+        own = {RECORD, SHEET, SOLVED, *read_json(folder / RECORD)["pieces"]}
+    except (PuzlmError, KeyError, TypeError):
         own = set()
     return next((p.name for p in sorted(folder.iterdir()) if p.is_dir() or p.name not in own), None)
 
@@ -115,23 +108,14 @@ def read(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzl
     settings: dict[str, Any] = {}
     if (folder / RECORD).is_file():
         try:
-            record = json.loads((folder / RECORD).read_text())
+            record = read_json(folder / RECORD, PuzzleError)
             names = [str(name) for name in record["pieces"]]
             truth = record.get("truth")
             known = parse_grid((int(record["grid"][0]), int(record["grid"][1])))
             settings = {k: record[k] for k in KEPT if k in record}
             if "given" in settings:  # JSON's keys are text
                 settings["given"] = {int(p): int(c) for p, c in settings["given"].items()}
-        except OSError as error:
-            raise PuzzleError(f"{folder / RECORD}: cannot be read ({error.strerror})") from error
-        except (
-            LookupError,
-            ValueError,
-            TypeError,
-            ArithmeticError,
-            AttributeError,
-            RecursionError,
-        ) as error:
+        except (LookupError, ValueError, TypeError, ArithmeticError, AttributeError) as error:
             if isinstance(error, PuzlmError):
                 raise
             raise PuzzleError(f"{folder / RECORD}: damaged ({error!r})") from error

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from puzlm.errors import ModelError
 from puzlm.models.decoding import Decoded
 from puzlm.puzzle import Grid, Positions, Puzzle
 from puzlm.solution import Floats, Solution
@@ -291,6 +292,9 @@ def added(
     np.fill_diagonal(right, -np.inf)
     np.fill_diagonal(below, -np.inf)
     where = np.sum([weights[k] * v for k, v in cells.items()], 0) if cells else None
+    for scores in (right, below, where):
+        if scores is not None and np.isnan(scores).any():
+            raise ModelError("the model's scores are no numbers; its weights are damaged")
     return right, below, where
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from puzlm.devices import pick_device
 from puzlm.errors import PuzlmError, SettingsError, nearest
+from puzlm.files import read_lines
 from puzlm.study.file_locks import Turns
 from puzlm.study.plan import Plan, Row, tokenizer_settings
 from puzlm.training.recipes import Recipe
@@ -33,13 +34,9 @@ def read_rows(path: str | Path) -> list[Line]:
     """Lines of a rows file, the newest of each (name, seed), in order of first appearance."""
     path, found = Path(path), {}
     if path.is_file():
-        for line in path.read_text().splitlines():
-            try:
-                row = json.loads(line)
-                key = row["name"], row["seed"]
-            except (ValueError, KeyError, TypeError):
-                continue  # cut short by a killed run
-            found[key] = row
+        for row in read_lines(path):
+            if {"name", "seed"} <= set(row):
+                found[row["name"], row["seed"]] = row
     return list(found.values())
 
 

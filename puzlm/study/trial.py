@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from puzlm.errors import SettingsError
-from puzlm.images import Pixels, cores, fingerprint, iter_images, write_bytes
+from puzlm.files import read_json, write_bytes
+from puzlm.images import Pixels, cores, fingerprint, iter_images
 from puzlm.models.backbones import Seq2Seq
 from puzlm.puzzle import Puzzle, parse_grid
 from puzlm.study.exam import OnDevice, examine
@@ -238,7 +239,7 @@ def make_library(
 
 def _read_library(folder: Path, device: str) -> Library:
     tokens = torch.from_numpy(np.load(folder / "tokens.npy", allow_pickle=False)).to(device)
-    facts = json.loads((folder / "facts.json").read_text())
+    facts = read_json(folder / "facts.json")
     return Library(PieceTokenizer.from_pretrained(folder), tokens, facts)
 
 
