@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
+
+from puzlm.model_files import read_safetensors
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -51,7 +52,7 @@ class Strokes:
     """The network of one direction of cutting: 'right' or 'below'."""
 
     def __init__(self, file: Path) -> None:
-        stored = {name: w.astype(np.float32) for name, w in load_file(file).items()}
+        stored = {name: w.astype(np.float32) for name, w in read_safetensors(file).items()}
         self.weights = stored
 
     def features(self, ink: Floats, which: str) -> Floats:
