@@ -116,28 +116,34 @@ def sample(page: NDArray[np.uint8], rng: np.random.Generator) -> tuple[Ink, Ink]
     tilted = rng.random() < 0.5
     sides = []
     for direction in (-1, 1):
-        wear = _wear(len(x), rows, clean, rng)
+        lost, notches = _wear(len(x), rows, clean, rng)
         shift = rng.uniform(-1.5, 1.5, (len(x), 1, 1)) * shifted
         tilt = rng.normal(0, 0.02, (len(x), 1, 1)) * tilted
         depth = np.arange(DEPTH)[None, :, None]
         # Pixel centres: the first column right of a cut at x begins at x.
-        inward = depth + 0.5 + wear[:, None]
+        inward = depth + 0.5 + lost[:, None]
         column = x[:, None, None] + direction * inward * zoom - 0.5
         row = top + (np.arange(rows) + shift + tilt * depth * direction) * zoom
-        sides.append(_bilinear(page, row, column))
+        ink = _bilinear(page, row, column)
+        sides.append(ink * np.clip(depth + 1 - notches[:, None], 0, 1).astype(np.float32))
     return _look(sides, deep, clean, rng)
 
 
-def _wear(count: int, rows: int, clean: bool, rng: np.random.Generator) -> Ink:
-    """Pixels lost at a cut in each row (count, rows): for all rows, in waves, and ragged ones."""
+def _wear(count: int, rows: int, clean: bool, rng: np.random.Generator) -> tuple[Ink, Ink]:
+    """Draw what a cut loses, in pixels: all along it in waves, and in notches: two (count, rows).
+
+    The reader of strips follows the waves, but not the notches: they are paper without ink.
+    """
     if clean:
-        return np.zeros((count, rows), np.float32)
-    lost = rng.uniform(0, 1.8, (count, 1))
+        return np.zeros((count, rows), np.float32), np.zeros((count, rows), np.float32)
     waves = np.cumsum(rng.normal(0, 1, (count, rows)), axis=1)
     waves -= np.linspace(0, 1, rows) * waves[:, -1:]
-    waves *= rng.uniform(0, 0.7, (count, 1)) / (np.abs(waves).max(1, keepdims=True) + 1e-6)
-    ragged = rng.normal(0, 1, (count, rows)) * rng.uniform(0, 0.5, (count, 1))
-    return np.maximum(lost + waves + ragged, -0.7).astype(np.float32)
+    waves *= rng.uniform(0, 0.5, (count, 1)) / (np.abs(waves).max(1, keepdims=True) + 1e-6)
+    lost = np.maximum(rng.uniform(0, 1.8, (count, 1)) + waves, 0)
+    teeth = rng.normal(0, 1, (count, rows + 2))
+    teeth = (teeth[:, :-2] + teeth[:, 1:-1] * rng.uniform(1, 4) + teeth[:, 2:]) / 3
+    notches = np.maximum(teeth * rng.uniform(0, 1.0, (count, 1)), 0)
+    return lost.astype(np.float32), notches.astype(np.float32)
 
 
 def _bilinear(
@@ -280,7 +286,7 @@ def main() -> None:
         optimiser.step()
         step += 1
         running += 0.01 * (loss.item() - running) if step > 1 else loss.item()
-        if step % 200 == 0:
+        if step % 500 == 0:
             print(f"{step} {spent:.0f} s  loss {running:.3f}", flush=True)
     score = check(net, aside, 60)
     print(f"step {step}, {spent:.0f} s: {score}", flush=True)
