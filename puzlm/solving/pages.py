@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from puzlm.errors import PuzzleError
 from puzlm.images import Pixels
+from puzlm.models.strokes import DEPTH, Fits, Strokes, load
 from puzlm.pieces.strips import PAGE_ROWS, Strip, blank, inks_of, sides_of
 from puzlm.solving.path import best_path
-from puzlm.solving.strokes import DEPTH, Fits, Strokes, load
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -147,7 +147,10 @@ def upside_down(network: Strokes, before: Bands, after: Bands) -> NDArray[np.boo
     """
     n = len(before)
     every = np.ones(n, bool)
-    both = [np.concatenate(pair) for pair in zip((before, after), _turned(before, after, every))]
+    both = [
+        np.concatenate(pair)
+        for pair in zip((before, after), _turned(before, after, every), strict=True)
+    ]
     u = network.features(both[0], "before")
     v = network.features(both[1], "after")
     score = network.quick(u, v).astype(np.float64)

@@ -31,7 +31,7 @@ HIDDEN = 24  # channels of the head
 SHIFTS = (-2, -1, 0, 1, 2)  # feature rows, each a 75th of an inch, that strips may have slipped
 ALL_PAIRS = 120  # sides: up to this many, the head joins all pairs ...
 CANDIDATES = 24  # ... and of more, the best so many of each side by the quick product
-WEIGHTS = Path(__file__).parents[1] / "models" / "page"
+WEIGHTS = Path(__file__).parent / "page"
 
 
 @dataclass(frozen=True, eq=False)
