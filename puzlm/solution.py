@@ -14,6 +14,7 @@ from PIL import Image
 from puzlm.errors import ModelError, PuzzleError
 from puzlm.images import Pixels, to_rgb
 from puzlm.pieces.equal_pieces import exchanged, kinds_of
+from puzlm.pieces.repair import equal_sizes, unequal
 from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, guess_grid, parse_grid
 
 Floats = NDArray[np.float64]
@@ -88,11 +89,12 @@ def as_puzzle(x: Any, grid: Grid | int | str | None = None) -> Puzzle:
     pieces = [to_rgb(p) if isinstance(p, Image.Image) else np.asarray(p) for p in x]
     if not pieces:
         raise PuzzleError("no pieces: a puzzle needs at least one")
-    if len({p.shape for p in pieces}) != 1:
-        raise PuzzleError("pieces differ in size; all must be equal")
-    return Puzzle(
-        np.stack(pieces), parse_grid(grid) if grid is not None else guess_grid(len(pieces))
-    )
+    if any(p.ndim != 3 or p.shape[2] != 3 or p.dtype != np.uint8 or p.size == 0 for p in pieces):
+        raise PuzzleError("every piece must be a picture: (height, width, 3) of uint8")
+    one_size = equal_sizes(pieces)
+    if one_size is None:
+        raise PuzzleError(unequal(pieces, [f"piece {i}" for i in range(len(pieces))]))
+    return Puzzle(one_size, parse_grid(grid) if grid is not None else guess_grid(len(pieces)))
 
 
 def check_given(given: Given, puzzle: Puzzle) -> dict[int, int]:

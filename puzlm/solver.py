@@ -36,7 +36,7 @@ from puzlm.models.box import (
     load_vision,
 )
 from puzlm.models.decoding import METHODS, WIDTH, Reader, by_slot, decode
-from puzlm.pieces.colour_bleed import mended
+from puzlm.pieces.repair import repair
 from puzlm.puzzle import Grid, Positions, Puzzle
 from puzlm.solution import (
     Floats,
@@ -256,7 +256,7 @@ class Solver:
                 self._check_reads(puzzle)
         as_given, gathered = puzzles, [Evidence() for _ in puzzles]
         if self.solver == "auto":
-            puzzles = [self._mended(*one) for one in zip(puzzles, gathered, strict=True)]
+            puzzles = [self._repaired(*one) for one in zip(puzzles, gathered, strict=True)]
             for puzzle, fix, evidence in zip(puzzles, fixed, gathered, strict=True):
                 if is_large(puzzle):
                     evidence.clear = by_joining(puzzle, fix, False, self.watch, "auto")
@@ -288,11 +288,13 @@ class Solver:
         repeats = self.solver == "seq2seq" and self.decoding == "greedy"
         return [checked(*one, repeats) for one in zip(found, as_given, fixed, strict=True)]
 
-    def _mended(self, puzzle: Puzzle, evidence: Evidence) -> Puzzle:
-        """The puzzle with mended colours, where they had run over the cuts of its sheet."""
+    def _repaired(self, puzzle: Puzzle, evidence: Evidence) -> Puzzle:
+        """The puzzle as it was before scanning and compression, where that can be undone."""
+        from puzlm.solving.classic import fitting
+
         start = time.perf_counter()
-        found = mended(puzzle)
-        evidence.bled, evidence.seconds = found is not puzzle, time.perf_counter() - start
+        found, evidence.repairs = repair(puzzle, fitting)
+        evidence.seconds = time.perf_counter() - start
         return found
 
     def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:

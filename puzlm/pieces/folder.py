@@ -14,6 +14,7 @@ import numpy as np
 from puzlm.errors import PuzlmError, PuzzleError
 from puzlm.files import read_json, temporary
 from puzlm.images import IMAGE_SUFFIXES, encode_image, read_image
+from puzlm.pieces.repair import equal_sizes, unequal
 from puzlm.puzzle import Grid, Puzzle, guess_grid, parse_grid, shuffled
 
 RECORD, SHEET, SOLVED = "puzzle.json", "shuffled.png", "solved.png"
@@ -148,14 +149,11 @@ def read(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzl
                 "are missing or do not belong"
             )
     pieces = [read_image(folder / name) for name in names]
-    sizes = {piece.shape[:2] for piece in pieces}
-    if len(sizes) > 1:
-        other = next(n for n, p in zip(names, pieces, strict=True) if p.shape != pieces[0].shape)
-        raise PuzzleError(
-            f"{folder}: pieces differ in size ({names[0]} and {other}); all must be equal"
-        )
+    one_size = equal_sizes(pieces)
+    if one_size is None:
+        raise PuzzleError(f"{folder}: {unequal(pieces, names)}")
     try:
         positions = None if truth is None else np.array(truth, np.int64)
-        return Puzzle(np.stack(pieces), known, positions, tuple(names), settings)
+        return Puzzle(one_size, known, positions, tuple(names), settings)
     except (ValueError, TypeError, OverflowError) as error:
         raise PuzzleError(f"{folder / RECORD}: {error}") from error

@@ -111,13 +111,18 @@ class Read:
 class Evidence:
     """What the models said of one puzzle, and the seconds it took them."""
 
-    bled: bool = False  # its colours had run over the cuts, and were mended
+    repairs: tuple[str, ...] = ()  # what was done to the pieces before, in words
     seq2seq: Any = None  # Read
     vision: Seen | None = None
     sides: Pairs = field(default_factory=dict)  # what pixels and learned sides said, if asked
     clear: Solution | None = None  # the answer, where sides alone leave no doubt
     doubtful: bool = False  # the answer after one look was in doubt, and the ViT looked again
     seconds: float = 0.0
+
+    @property
+    def bled(self) -> bool:
+        """Whether its colours had run over the cuts, and were mended."""
+        return "mended colours" in self.repairs
 
 
 def in_doubt(found: Solution, evidence: Evidence) -> bool:

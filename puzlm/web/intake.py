@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from puzlm.errors import PuzlmError, nearest
 from puzlm.images import MAX_PIXELS, Pixels, open_image, to_rgb
+from puzlm.pieces.repair import equal_sizes, unequal
 from puzlm.puzzle import Grid, Puzzle, guess_grid, parse_grid, with_holes
 from puzlm.web.answers import Limits, Refused
 from puzlm.web.archive import label, unzip
@@ -298,18 +299,15 @@ def read_puzzle(
             f"{grid[0] * grid[1]} cells; choose a larger grid.",
         )
     images = [budget.pixels(data, name) for name, data in pieces]
-    for (name, _), piece in zip(pieces, images, strict=True):
-        if piece.shape != images[0].shape:
-            both = f"{label(pieces[0][0])} and {label(name)}"
-            raise Refused(
-                422, "unequal_pieces", f"Pieces differ in size ({both}), all must be equal."
-            )
     names = tuple(label(name) for name, _ in pieces)
+    one_size = equal_sizes(images)
+    if one_size is None:
+        raise Refused(422, "unequal_pieces", f"{unequal(images, names).capitalize()}.")
     positions = None if truth is None else np.array(truth, np.int64)
     try:
-        return Puzzle(shrink(np.stack(images), pixels), grid, positions, names)
+        return Puzzle(shrink(one_size, pixels), grid, positions, names)
     except PuzlmError:
-        return Puzzle(shrink(np.stack(images), pixels), grid, None, names)
+        return Puzzle(shrink(one_size, pixels), grid, None, names)
 
 
 def one_line(message: str) -> str:

@@ -147,7 +147,7 @@ def bad_files(folder):
     pieces = folder / "pieces"
     pieces.mkdir()
     for i in range(9):
-        Image.new("RGB", (20, 20 + (i == 4))).save(pieces / f"{i}.png")
+        Image.new("RGB", (20, 20 + 5 * (i == 4))).save(pieces / f"{i}.png")
     return folder
 
 
