@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
+from puzlm.errors import PuzzleError
 from puzlm.images import Pixels
+from puzlm.pieces.repair import equal_sizes
 
 Pieces = Sequence[Pixels]
 
@@ -83,7 +87,9 @@ def scan(pieces: Pieces, rng: np.random.Generator) -> list[Pixels]:
         for _ in range(4):  # side after side; a quarter turn brings the next one up
             chance = rng.random()
             if chance < SHARE:
-                line = np.broadcast_to(np.float64(GROUND), (rng.integers(1, LINE + 1), *pixels.shape[1:]))
+                line = np.broadcast_to(
+                    np.float64(GROUND), (rng.integers(1, LINE + 1), *pixels.shape[1:])
+                )
                 pixels = np.concatenate([line + 2 * rng.standard_normal(line.shape), pixels])
             elif chance < 2 * SHARE:
                 pixels = pixels[1:]
@@ -92,8 +98,8 @@ def scan(pieces: Pieces, rng: np.random.Generator) -> list[Pixels]:
     return found
 
 
-def _pixels(values: np.ndarray) -> Pixels:
-    result: Pixels = np.rint(values).clip(0, 255).astype(np.uint8)
+def _pixels(values: NDArray[Any]) -> Pixels:
+    result: Pixels = np.clip(np.rint(values), 0, 255).astype(np.uint8)
     return result
 
 
@@ -105,3 +111,11 @@ DAMAGES: dict[str, Callable[[Pieces, np.random.Generator], list[Pixels]]] = {
     "cut": cut,
     "scan": scan,
 }
+
+
+def damaged(name: str, pieces: Pieces, rng: np.random.Generator) -> Pixels:
+    """Damage the pieces of a puzzle, and read them as one reads a folder: brought to one size."""
+    found = equal_sizes(DAMAGES[name](pieces, rng))
+    if found is None:
+        raise PuzzleError(f"damage '{name}': {pieces[0].shape[1]} px are too few for a piece")
+    return found

@@ -30,8 +30,8 @@ UNEQUAL = 0.1  # of their side: pieces that differ by more are no pieces of one 
 # A line of the scanner's ground along a side, grey levels: it is of one colour, and the piece
 # behind it of others.
 DEPTH = 3  # pixels from the border that ground can reach, a blurred edge counted in
-EVEN = 14.0  # how far it strays from its colour
-CONTRAST = 28.0  # least distance from the piece's own pixels
+EVEN = 12.0  # how far it strays from its colour
+CONTRAST = 16.0  # least distance from the piece's own pixels
 MOST = 0.8  # of the line's length that must show both
 SIDES = 3  # so many sides must show the same colour
 MIXED = 0.15  # share of the ground's colour above which a line is cut off
