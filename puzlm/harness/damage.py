@@ -87,10 +87,9 @@ def scan(pieces: Pieces, rng: np.random.Generator) -> list[Pixels]:
         for _ in range(4):  # side after side; a quarter turn brings the next one up
             chance = rng.random()
             if chance < SHARE:
-                line = np.broadcast_to(
-                    np.float64(GROUND), (rng.integers(1, LINE + 1), *pixels.shape[1:])
-                )
-                pixels = np.concatenate([line + 2 * rng.standard_normal(line.shape), pixels])
+                deep = int(rng.integers(1, LINE + 1))
+                line = np.array(GROUND) + 2 * rng.standard_normal((deep, pixels.shape[1], 3))
+                pixels = np.concatenate([line, pixels])
             elif chance < 2 * SHARE:
                 pixels = pixels[1:]
             pixels = np.rot90(pixels)

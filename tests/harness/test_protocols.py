@@ -41,6 +41,8 @@ def test_names_are_known():
     names += " worn-mit-432 worn-mcgill-540 eroded-mcgill-88 eroded-bgu-150"
     names += "".join(f" imagenet-lsej-10x10-8 imagenet-lsej-20x20-{off}" for off in (2, 5, 8))
     names += "".join(f" paintings-type2-{side}x{side}" for side in (6, 8, 10, 12))
+    damages = ("light", "noise", "light-jpeg", "cut")
+    names += "".join(f" {damage}-4x4 {damage}-8x8" for damage in damages) + " scan-4x4 scan-6x8"
     assert set(PROTOCOLS) == set(names.split())
     with pytest.raises(SettingsError, match="did you mean 'jpwleg-3'"):
         get_protocol("jpwleg3")
