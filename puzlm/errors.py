@@ -51,6 +51,8 @@ EXTRAS = {  # which extra of the package brings a module
 def missing(error: ImportError) -> SettingsError:
     """Say which extra brings the module that could not be imported; others are raised again."""
     name = str(error.name).partition(".")[0]
+    if name == "bench":
+        return SettingsError("puzlm bench measures from a checkout: run it in its folder")
     if name not in EXTRAS:
         raise error
     return SettingsError(f"this needs {name}: pip install 'puzlm[{EXTRAS[name]}]'")

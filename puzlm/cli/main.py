@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from puzlm.cli.measuring import analyze, bench, compare, costs, evaluate, generalise
+from puzlm.cli.measuring import analyze, bench, compare, evaluate, generalise
 from puzlm.cli.puzzles import export, make, models, pieces, solve, web
 from puzlm.cli.training import ablate, fit_sides, fit_tokenizer, tokenize, train
 from puzlm.errors import PuzlmError, missing
@@ -55,7 +55,6 @@ for command in (
     evaluate,
     compare,
     generalise,
-    costs,
     analyze,
     ablate,
     export,

@@ -181,19 +181,6 @@ def generalise(
     answer(found, as_json)
 
 
-def costs(
-    solver: Solvers,
-    output: OutputFile,
-    seconds: Annotated[float, typer.Option(help="Time for the rounds of each size.")] = 20.0,
-    as_json: Json = False,
-) -> None:
-    """Measure time, memory and weights of solvers as puzzles grow, beside `classic`."""
-    from bench.costs import measure
-
-    found = measure(solver, output, seconds=seconds, report=teller(as_json))
-    answer(found, as_json)
-
-
 def analyze(
     tokens: Annotated[list[Path], typer.Argument(help="Token files of `puzlm tokenize`.")],
     output: OutputFolder,
