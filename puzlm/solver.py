@@ -90,7 +90,9 @@ class Solver:
             raise SettingsError(f"solver '{solver}' is unknown; {nearest(solver, SOLVERS)}")
         if decoding not in METHODS:
             raise SettingsError(f"decode '{decoding}' is unknown; {nearest(decoding, METHODS)}")
-        self.tokenizer, self.reader, self.sides = tokenizer, reader, sides
+        self.reader = reader
+        self._tokenizer = tokenizer
+        self._sides = sides
         self.card = dict(card or {})
         self._vision, self._edges, self._frame, self.box = vision, edges, frame, box
         if rotations and solver not in ("auto", "classic"):
@@ -146,13 +148,14 @@ class Solver:
                 frame=load_frame(folder) if solver == "auto" else None,
             )
         else:
+            # Of the box each model is loaded when the first puzzle needs it.
+            own = box is None
             found = cls(
-                PieceTokenizer.from_pretrained(folder),
-                # For `auto` the box loads it when the first puzzle is in doubt.
+                PieceTokenizer.from_pretrained(folder) if own else None,
                 load_reader(folder, *how)
-                if solver in ("seq2seq", "symbols") or solver == "auto" and box is None
+                if solver in ("seq2seq", "symbols") or solver == "auto" and own
                 else None,
-                load_sides(folder, *how),
+                load_sides(folder, *how) if own else None,
                 checkpoints.card(folder),
                 box=box,
                 solver=solver,
@@ -167,9 +170,9 @@ class Solver:
     def variant(self, *, solver: str, decoding: str = "valid") -> Solver:
         """Another way to solve with the same models in memory."""
         other = Solver(
-            self.tokenizer,
+            self._tokenizer,
             self.reader,
-            self.sides,
+            self._sides,
             self.card,
             vision=self._vision,
             edges=self._edges,
@@ -200,6 +203,16 @@ class Solver:
         part, name = needs.get(self.solver, (lambda: True, ""))
         if part() is None:
             raise ModelError(f"{whose}: has no {name}")
+
+    @property
+    def tokenizer(self) -> PieceTokenizer | None:
+        """The tokenizer, from the box if need be."""
+        return self._tokenizer or (self.box.tokenizer if self.box else None)
+
+    @property
+    def sides(self) -> Any:
+        """The symbolic side model, from the box if need be."""
+        return self._sides or (self.box.sides if self.box else None)
 
     @property
     def vision(self) -> Any:

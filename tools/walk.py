@@ -1,6 +1,6 @@
 """The path of one solve through the package: which modules it enters, and how often it changes.
 
-    python -m tools.walk PUZZLE_FOLDER      # as `puzlm solve PUZZLE_FOLDER`, with the default solver
+    python -m tools.walk PUZZLE_FOLDER      # as `puzlm solve PUZZLE_FOLDER`
 
 Prints one line a module, in the order in which they are first entered, with the number of functions
 of it that ran. What runs while modules are imported does not count.
@@ -27,13 +27,15 @@ def walk(folder: Path) -> tuple[dict[str, set[str]], int]:
     last = ""
     changes = 0
 
+    importing = 0
+
     def look(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal last, changes
+        nonlocal last, changes, importing
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(PACKAGE):
+        if code.co_name == "<module>":
+            importing += {"call": 1, "return": -1}.get(event, 0)
+        if importing or event != "call" or not code.co_filename.startswith(PACKAGE):
             return
-        if code.co_name in ("<module>", "__getattr__") or code.co_name[0].isupper():
-            return  # an import, or the body of a class
         module = code.co_filename[len(PACKAGE) + 1 : -len(".py")].replace("/", ".")
         entered.setdefault(module, set()).add(code.co_qualname)
         changes += module != last

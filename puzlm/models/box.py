@@ -139,6 +139,16 @@ class Box:
         }
 
     @cached_property
+    def tokenizer(self) -> PieceTokenizer:
+        """The tokenizer of the model that is asked where none is named."""
+        return PieceTokenizer.from_pretrained(checkpoints.find())
+
+    @cached_property
+    def sides(self) -> Any:
+        """The symbolic side model beside it."""
+        return load_sides(checkpoints.find(), *self._how)
+
+    @cached_property
     def vision(self) -> Any:
         """The ViT that places pieces, or None."""
         return load_vision(checkpoints.BOX / VISION, *self._how)

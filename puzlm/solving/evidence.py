@@ -76,10 +76,12 @@ class Models(typing.Protocol):
 
     solver: str
     card: dict[str, Any]
-    tokenizer: Any
-    sides: Any
     box: Any
 
+    @property
+    def tokenizer(self) -> Any: ...
+    @property
+    def sides(self) -> Any: ...
     @property
     def vision(self) -> Any: ...
     @property

@@ -222,8 +222,10 @@ def _sides_of(
         found["pixels"] = _alone(*classic.evidence(puzzle.pieces, 1.0 if evidence.bled else None))
     # Beside stronger evidence that is sound the symbolic sides add nothing (docs/log.md).
     weak = "pixels" not in use or not read and "edges" not in found
-    model, tokenizer = solver.sides, solver.tokenizer
-    if "sides" in use and (weak or evidence.bled) and model is not None and tokenizer is not None:
-        symbols = side_symbols(tokenizer.encode(puzzle.pieces), tokenizer.settings)
-        found["sides"] = model.scores(symbols)
+    if "sides" in use and (weak or evidence.bled):
+        model = solver.sides
+        tokenizer = solver.tokenizer
+        if model is not None and tokenizer is not None:
+            symbols = side_symbols(tokenizer.encode(puzzle.pieces), tokenizer.settings)
+            found["sides"] = model.scores(symbols)
     return found
