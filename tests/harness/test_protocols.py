@@ -93,6 +93,8 @@ def test_small_image_scales_the_geometry():
 @pytest.mark.parametrize("protocol", SQUARE, ids=lambda p: p.name)
 def test_every_size_gives_whole_equal_pieces(protocol):
     smallest = 100 * max(1, protocol.grid[0] // 5)  # below that a piece is too small
+    if protocol.damage == "scan":  # takes some pixels off a piece
+        smallest = 480
     for side in [*range(smallest, smallest + 31), 255, 264, 288, 397, 398, 501, 1001]:
         if side < smallest:
             continue
