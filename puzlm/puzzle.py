@@ -228,8 +228,8 @@ class Puzzle:
     ) -> Puzzle:
         """Read a folder of piece files (with or without puzzle.json) or a shuffled picture.
 
-        A folder without puzzle.json must hold as many pieces as the grid has cells, unless it is
-        said to be `incomplete`: then pieces may be missing, or more than cells, and some stay out.
+        Pieces may be missing, or be more than cells; then some stay out. Where nobody names the
+        grid of a folder, the solver tries all. `incomplete` is no longer needed.
         """
         path = Path(path)
         if not path.exists():
@@ -237,7 +237,7 @@ class Puzzle:
         if path.is_dir():
             from puzlm.pieces import folder as puzzle_folder
 
-            return puzzle_folder.read(path, grid, incomplete)
+            return puzzle_folder.read(path, grid)
         image = open_image(path)
         if grid is None:
             found = find_grid(to_rgb(image))
@@ -325,6 +325,16 @@ def _division(line: NDArray[np.float32], least: float, few: float) -> int:
             continue
         found, seams = parts, at
     return found
+
+
+def open_grid(count: int) -> Grid:
+    """The squarest grid that holds so many pieces: a place-holder until the grid is found.
+
+    >>> open_grid(7)
+    (3, 3)
+    """
+    columns = max(2, math.ceil(count**0.5))
+    return max(1, math.ceil(count / columns)), columns
 
 
 def guess_grid(count: int) -> Grid:

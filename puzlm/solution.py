@@ -15,7 +15,7 @@ from puzlm.errors import ModelError, PuzzleError
 from puzlm.images import Pixels, to_rgb
 from puzlm.pieces.equal_pieces import exchanged, kinds_of
 from puzlm.pieces.repair import equal_sizes, unequal
-from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, guess_grid, parse_grid
+from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, open_grid, parse_grid
 
 Floats = NDArray[np.float64]
 Given = Mapping[int, int]
@@ -38,6 +38,10 @@ class Solution:
     """Quarter turns counter-clockwise that set each piece upright; empty: all lay upright."""
     upright: float = 1.0
     """How sure it is that the picture as a whole lies upright; no confidence is higher."""
+    strangers: tuple[int, ...] = ()
+    """Pieces left out because they seem to be of another picture."""
+    tried: tuple[tuple[Grid, float], ...] = ()
+    """Where nobody named the grid: those tried and how well each was filled, best first."""
 
     @property
     def image(self) -> Pixels:
@@ -68,6 +72,7 @@ class Solution:
             "solver": self.solver,
             "seconds": round(self.seconds, 4),
             "unplaced": np.flatnonzero(self.positions < 0).tolist(),
+            **({"strangers": list(self.strangers)} if self.strangers else {}),
             **(
                 {"turns": list(self.turns), "upright": round(self.upright, 4)} if self.turns else {}
             ),
@@ -94,7 +99,9 @@ def as_puzzle(x: Any, grid: Grid | int | str | None = None) -> Puzzle:
     one_size = equal_sizes(pieces)
     if one_size is None:
         raise PuzzleError(unequal(pieces, [f"piece {i}" for i in range(len(pieces))]))
-    return Puzzle(one_size, parse_grid(grid) if grid is not None else guess_grid(len(pieces)))
+    if grid is None:
+        return Puzzle(one_size, open_grid(len(pieces)), settings={"open": True})
+    return Puzzle(one_size, parse_grid(grid))
 
 
 def check_given(given: Given, puzzle: Puzzle) -> dict[int, int]:

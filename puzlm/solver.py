@@ -47,7 +47,7 @@ from puzlm.solution import (
     checked,
     grid_name,
 )
-from puzlm.solving import calibration, upright, windows
+from puzlm.solving import calibration, grids, upright, windows
 from puzlm.solving.evidence import AGAIN, Evidence, Read, Seen, by_piece, gather, in_doubt
 from puzlm.solving.fusion import fused, sure_by_sides
 from puzlm.solving.plain_answers import (
@@ -60,6 +60,7 @@ from puzlm.solving.plain_answers import (
 )
 from puzlm.solving.search.assembly import SMALL_GRID
 from puzlm.solving.search.watch import Watch
+from puzlm.solving.strangers import STRANGE, put_back, strangers
 from puzlm.solving.views import look_again, read_views
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 
@@ -251,7 +252,50 @@ class Solver:
         puzzles = list(puzzles)
         if given is None:  # a protocol may give pieces away, the centre say
             given = [p.settings.get("given") or {} for p in puzzles]
+        ways = [self._grids_tried(*one) for one in zip(puzzles, given, strict=True)]
+        puzzles = [replace(p, grid=w[0][0]) if w else p for p, w in zip(puzzles, ways, strict=True)]
         fixed = [check_given(g, p) for g, p in zip(given, puzzles, strict=True)]
+        found = self._solved(puzzles, fixed)
+        # What makes a stranger was fitted to the shipped encoder of sides.
+        if self.solver == "auto" and self.shipped and self.edges is not None:
+            found = self._without_strangers(puzzles, fixed, found)
+        return [replace(f, tried=tuple(w)) for f, w in zip(found, ways, strict=True)]
+
+    def _grids_tried(self, puzzle: Puzzle, given: Given) -> list[tuple[Grid, float]]:
+        """Grids tried for a puzzle whose grid nobody named, best first; else none."""
+        if not puzzle.settings.get("open") or self.solver == "random":
+            return []
+        if given or self.rotations or puzzle.settings.get("rotations"):
+            if len(puzzle.pieces) == puzzle.cells:
+                return []
+            why = "given" if given else "turned"
+            raise PuzzleError(
+                f"{len(puzzle.pieces)} pieces fill no square grid, and where pieces are {why} no "
+                "other is tried; say how they lie, for example --grid 3x4"
+            )
+        return grids.tried(puzzle.pieces, self.edges)
+
+    def _without_strangers(
+        self, puzzles: list[Puzzle], fixed: list[dict[int, int]], found: list[Solution]
+    ) -> list[Solution]:
+        """Solve puzzles again without the pieces that seem to be of another picture."""
+        result = list(found)
+        for i, (puzzle, given, first) in enumerate(zip(puzzles, fixed, found, strict=True)):
+            if is_large(puzzle) or first.solver.endswith("clear)"):
+                continue
+            odds = strangers(self.edges, puzzle, first.positions)
+            odds[list(given)] = 0.0
+            own = np.flatnonzero(odds < STRANGE)
+            if len(own) == len(odds):
+                continue
+            less = replace(puzzle, pieces=puzzle.pieces[own], truth=None, names=(), settings={})
+            back = {int(piece): k for k, piece in enumerate(own)}
+            again = self._solved([less], [{back[p]: c for p, c in given.items()}])[0]
+            result[i] = put_back(first, again, own, odds)
+        return result
+
+    def _solved(self, puzzles: list[Puzzle], fixed: list[dict[int, int]]) -> list[Solution]:
+        """Solve puzzles whose grids are known."""
         if self.solver in ("classic", "random") or self.rotations:
             alone = [
                 by_chance(p, g)

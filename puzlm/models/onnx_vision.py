@@ -229,10 +229,14 @@ class OnnxEdges:
 
     def scores(self, pieces: NDArray[Any]) -> tuple[Floats, Floats]:
         """Log-scores (right, below), each (n, n), as SideModel.scores gives them."""
-        x = resized(pieces, self.settings.side).astype(np.float32)
-        (vectors,) = self.session.run(["vectors"], {"pieces": x})
-        top, right, bottom, left = vectors.swapaxes(0, 1)
+        top, right, bottom, left = self.vectors(pieces).swapaxes(0, 1)
         return balanced(right @ left.T * self.scale), balanced(bottom @ top.T * self.scale)
+
+    def vectors(self, pieces: NDArray[Any]) -> NDArray[np.float32]:
+        """Unit vectors of the sides (n, 4, vector): top, right, bottom, left."""
+        x = resized(pieces, self.settings.side).astype(np.float32)
+        found: NDArray[np.float32] = self.session.run(["vectors"], {"pieces": x})[0]
+        return found
 
 
 def _at_cells(weights: NDArray[Any], grid: tuple[int, int], waves: int) -> NDArray[Any]:

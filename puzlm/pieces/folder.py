@@ -15,7 +15,7 @@ from puzlm.errors import PuzlmError, PuzzleError
 from puzlm.files import read_json, temporary
 from puzlm.images import IMAGE_SUFFIXES, encode_image, read_image
 from puzlm.pieces.repair import equal_sizes, unequal
-from puzlm.puzzle import Grid, Puzzle, guess_grid, parse_grid, shuffled
+from puzlm.puzzle import Grid, Puzzle, open_grid, parse_grid, shuffled
 
 RECORD, SHEET, SOLVED = "puzzle.json", "shuffled.png", "solved.png"
 FOREIGN = (
@@ -104,7 +104,7 @@ def unread(folder: Path) -> list[str]:
     return sorted(p.name for p in visible(folder) if p.suffix.lower() in FOREIGN)
 
 
-def read(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzle:
+def read(folder: Path, grid: Grid | int | str | None) -> Puzzle:
     """Read the pieces that puzzle.json names, or all picture files; see Puzzle.load."""
     settings: dict[str, Any] = {}
     if (folder / RECORD).is_file():
@@ -122,8 +122,6 @@ def read(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzl
             raise PuzzleError(f"{folder / RECORD}: damaged ({error!r})") from error
         if any(Path(name).name != name for name in names):
             raise PuzzleError(f"{folder / RECORD}: piece names must be plain file names")
-        if len(names) > known[0] * known[1] and not incomplete:
-            raise PuzzleError(f"{folder / RECORD}: names more pieces than the grid has cells")
         if grid is not None and parse_grid(grid) != known:
             raise PuzzleError(f"{folder}: was cut as {known[0]}x{known[1]}, not {grid}")
     else:
@@ -131,23 +129,8 @@ def read(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzl
         if not names:
             raise PuzzleError(f"{folder}: holds no piece files")
         truth = None
-        try:
-            known = parse_grid(grid) if grid is not None else guess_grid(len(names))
-        except PuzzleError as error:
-            if grid is not None:
-                raise
-            some = names if len(names) < 5 else [*names[:3], f"... {names[-1]}"]
-            raise PuzzleError(
-                f"{folder}: its {len(names)} pictures ({', '.join(some)}) fill no square grid; "
-                "take out what is no piece, or say how they lie, for example --grid 3x4 (with "
-                "--incomplete if pieces are missing or do not belong)"
-            ) from error
-        if len(names) != known[0] * known[1] and not incomplete:
-            raise PuzzleError(
-                f"{folder}: holds {len(names)} pieces, a {known[0]}x{known[1]} grid has "
-                f"{known[0] * known[1]} cells; give the right --grid, or --incomplete if pieces "
-                "are missing or do not belong"
-            )
+        settings = {"open": True} if grid is None else {}
+        known = parse_grid(grid) if grid is not None else open_grid(len(names))
     pieces = [read_image(folder / name) for name in names]
     one_size = equal_sizes(pieces)
     if one_size is None:

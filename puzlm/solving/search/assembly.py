@@ -79,6 +79,16 @@ def assemble(
     return _positions(board, _search(board, seed, width, rounds))[0]
 
 
+def joined(right: Floats, below: Floats, grid: tuple[int, int]) -> Ints:
+    """A first arrangement from the spanning tree alone, in milliseconds: positions (n,)."""
+    from puzlm.solving.search.repair import _movable, _polish, _tree_layout
+
+    board = _board(right, below, grid, None, None, hole=0.0)
+    rivals = _rivals(board)
+    layout = _polish(board, _tree_layout(board, rivals), rivals, _movable(board))[0]
+    return _positions(board, layout)[0]
+
+
 def repaired(
     positions: Ints,
     right: Floats,
