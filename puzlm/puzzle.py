@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from puzlm.errors import PuzzleError
-from puzlm.images import Pixels, open_image, to_rgb
+from puzlm.images import Pixels, open_image, read_image, to_rgb
 
 Positions = NDArray[np.int64]
 Grid = tuple[int, int]
@@ -178,7 +178,7 @@ class Puzzle:
     @classmethod
     def from_image(
         cls,
-        image: Pixels | Image.Image,
+        image: Pixels | Image.Image | str | Path,
         grid: Grid | int | str = 3,
         *,
         gap: float = 0.0,
@@ -187,7 +187,8 @@ class Puzzle:
         seed: int = 0,
     ) -> Puzzle:
         """Cut, drop `missing` pieces and shuffle, all by one seed."""
-        grid, pixels = parse_grid(grid), as_pixels(image)
+        grid = parse_grid(grid)
+        pixels = read_image(image) if isinstance(image, str | Path) else as_pixels(image)
         check_cut(grid, gap, missing, seed)
         # Before anything is drawn: a grid may be as large as anyone can type.
         geometry(pixels.shape[0], pixels.shape[1], grid, gap)
