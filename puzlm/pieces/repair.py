@@ -22,10 +22,10 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Fitting = Callable[[Pixels], int]  # how many sides of the pieces choose each other
 
-# How many sides choose each other must rise by so much, or a repair is not kept. On clean pictures
-# that have lines of their own it rose by at most 1 of 14 to 26, and 4 of 110.
-LEAST, GAIN = 2, 0.06
-UNEQUAL = 0.1  # of their side: pieces that differ by more are no pieces of one puzzle
+# How many more sides must choose each other for each line that is trimmed, and for all of them, if
+# the lines could be a picture's own. On clean pictures it was at most 4 for 14 lines, and 2 for 3.
+GAIN, LEAST = 1 / 3, 3
+UNEQUAL = 0.2  # of their side: pieces that differ by more are no pieces of one puzzle
 
 # A line of the scanner's ground along a side, grey levels: it is of one colour, and the piece
 # behind it of others.
@@ -44,20 +44,20 @@ def repair(puzzle: Puzzle, fitting: Fitting) -> tuple[Puzzle, tuple[str, ...]]:
     better: more of them choose each other.
     """
     done = []
-    lined = without_lines(puzzle.pieces)
-    if lined is not puzzle.pieces and _better(fitting(lined), fitting(puzzle.pieces)):
-        puzzle = replace(puzzle, pieces=lined)
-        done.append("trimmed lines")
+    lines = lines_of_ground(puzzle.pieces)
+    if lines.any():
+        bare = without_lines(puzzle.pieces, lines)
+        gain = fitting(bare) - fitting(puzzle.pieces)
+        # A picture's own frame never lies on two opposite sides of a piece.
+        opposite = (lines[:, :2].astype(bool) & lines[:, 2:].astype(bool)).any()
+        if gain >= (0 if opposite else max(GAIN * np.count_nonzero(lines), LEAST)):
+            puzzle = replace(puzzle, pieces=bare)
+            done.append("trimmed lines")
     mended = colour_bleed.mended(puzzle)
     if mended is not puzzle:
         puzzle = mended
         done.append("mended colours")
     return puzzle, tuple(done)
-
-
-def _better(after: int, before: int) -> bool:
-    """Whether so many more sides choose each other that it was not by chance."""
-    return after - before >= max(LEAST, GAIN * before)
 
 
 def equal_sizes(pieces: Sequence[Pixels]) -> Pixels | None:
@@ -96,24 +96,27 @@ def stretched(piece: Pixels, height: int, width: int) -> Pixels:
     return np.asarray(Image.fromarray(piece).resize((width, height), Image.Resampling.BICUBIC))
 
 
-def without_lines(pieces: Pixels) -> Pixels:
-    """Pieces (n, height, width, 3) without lines of one colour along their sides, if some have any.
+def lines_of_ground(pieces: Pixels) -> Ints:
+    """Depth of the lines of one colour along the sides, 0 where there are none: (n, 4).
 
-    A picture may have such lines itself: a frame, or an edge that a cut followed. Whether they are
-    the scanner's is left to whoever compares borders.
+    Sides are counted counter-clockwise from the top. A picture may have such lines itself: a frame,
+    or an edge that a cut followed.
     """
+    none = np.zeros((len(pieces), 4), np.int64)
     if min(pieces.shape[1:3]) < 4 * DEPTH:
-        return pieces
-    turned = [np.rot90(pieces, turn, axes=(1, 2)) for turn in range(4)]
+        return none
+    turned = [np.rot90(pieces, -turn, axes=(1, 2)) for turn in range(4)]
     lines = [side[:, : DEPTH + 1].astype(np.float64) for side in turned]  # inwards from each side
     ground = _ground(lines)
-    if ground is None:
-        return pieces
-    off = np.stack([_reach(side, ground) for side in lines], axis=1)
+    return none if ground is None else np.stack([_reach(side, ground) for side in lines], axis=1)
+
+
+def without_lines(pieces: Pixels, lines: Ints) -> Pixels:
+    """Pieces (n, height, width, 3) with the lines cut off, stretched to their size again."""
     height, width = pieces.shape[1:3]
     result = pieces.copy()
-    for i in np.flatnonzero(off.any(axis=1)):
-        top, right, bottom, left = off[i].tolist()
+    for i in np.flatnonzero(lines.any(axis=1)):
+        top, left, bottom, right = lines[i].tolist()
         inner = pieces[i, top : height - bottom, left : width - right]
         result[i] = stretched(np.ascontiguousarray(inner), height, width)
     return result

@@ -302,7 +302,7 @@ def read_puzzle(
     names = tuple(label(name) for name, _ in pieces)
     one_size = equal_sizes(images)
     if one_size is None:
-        raise Refused(422, "unequal_pieces", f"{unequal(images, names).capitalize()}.")
+        raise Refused(422, "unequal_pieces", f"These {unequal(images, names)}.")
     positions = None if truth is None else np.array(truth, np.int64)
     try:
         return Puzzle(shrink(one_size, pixels), grid, positions, names)
