@@ -139,7 +139,9 @@ def cut_at(image: Pixels, where: Geometry, offsets: Positions) -> Pixels:
     return pieces
 
 
-@dataclass(frozen=True, eq=False)  # arrays have no one answer to ==; a puzzle equals itself
+@dataclass(
+    frozen=True, eq=False, repr=False
+)  # arrays have no one answer to ==; a puzzle equals itself
 class Puzzle:
     """Shuffled pieces (n, height, width, 3), the grid, and the true positions when known.
 
@@ -169,6 +171,13 @@ class Puzzle:
                 or np.any(self.truth >= self.cells)
             ):
                 raise PuzzleError("the truth does not give each piece a cell of its own")
+
+    def __repr__(self) -> str:
+        high, wide = self.pieces.shape[1:3]
+        return (
+            f"Puzzle({self.grid[0]}x{self.grid[1]}, {len(self.pieces)} pieces of "
+            f"{wide} x {high} pixels)"
+        )
 
     @property
     def cells(self) -> int:

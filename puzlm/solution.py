@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from puzlm.errors import ModelError, PuzzleError
-from puzlm.images import Pixels, to_rgb
+from puzlm.images import Pixels, to_rgb, write_image
 from puzlm.pieces.equal_pieces import exchanged, kinds_of
 from puzlm.pieces.repair import equal_sizes, unequal
 from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, open_grid, parse_grid
@@ -21,7 +22,7 @@ Floats = NDArray[np.float64]
 Given = Mapping[int, int]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Solution:
     """An answer: positions[i] is the cell of piece i (-1: not placed), confidences[i] in [0, 1]."""
 
@@ -44,9 +45,36 @@ class Solution:
     """Where nobody named the grid: those tried and how well each was filled, best first."""
 
     @property
-    def image(self) -> Pixels:
-        """The assembled picture."""
+    def array(self) -> Pixels:
+        """The assembled picture as pixels (height, width, 3)."""
         return assemble(self._upright, self.positions, self.grid)
+
+    @property
+    def image(self) -> Image.Image:
+        """The assembled picture as a Pillow picture."""
+        return Image.fromarray(self.array)
+
+    def save(self, path: str | Path) -> None:
+        """Write the assembled picture."""
+        write_image(path, self.array)
+
+    def show(self) -> None:
+        """Open the assembled picture in the viewer of this machine."""
+        self.image.show()
+
+    def _repr_png_(self) -> bytes:
+        """The assembled picture in a notebook."""
+        file = io.BytesIO()
+        self.image.save(file, "PNG")
+        return file.getvalue()
+
+    def __repr__(self) -> str:
+        placed = int((self.positions >= 0).sum())
+        sure = self.confidences[self.positions >= 0].mean() if placed else 0.0
+        return (
+            f"Solution({grid_name(self.grid)}, {placed} of {len(self.pieces)} pieces placed, "
+            f"{sure:.0%} sure, by {self.solver})"
+        )
 
     def drawn(self, truth: Positions | None = None) -> Pixels:
         """The assembled picture, wrong pieces framed in red when the truth is known."""

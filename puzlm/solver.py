@@ -104,6 +104,10 @@ class Solver:
         self.folders: tuple[Path, ...] = ()  # where the models lie
         self.shipped = False  # True: a model of the box, for which calibration.py was fitted
 
+    def __repr__(self) -> str:
+        name = self.card.get("name", "no model")
+        return f"Solver({self.solver}, {'the box' if self.box else name})"
+
     @classmethod
     def from_pretrained(
         cls,
