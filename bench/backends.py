@@ -91,7 +91,7 @@ def _with_graphs(scratch: Path) -> Path:
     from puzlm.models.onnx_reader import export
 
     folder = checkpoints.find()
-    if (folder / "onnx.json").is_file():
+    if (folder / "encoder.onnx").is_file():
         return folder
     scratch.mkdir()
     export(folder, scratch)

@@ -20,8 +20,9 @@ from PIL import Image
 
 from bench import timing as bench
 from puzlm.errors import PuzzleError
+from puzlm.files import write_bytes
 from puzlm.harness.generalise import split_name
-from puzlm.images import read_image, write_bytes
+from puzlm.images import read_image
 from puzlm.models import pretrained as checkpoints
 from puzlm.puzzle import Grid, Puzzle
 from puzlm.solver import load_solver

@@ -18,7 +18,7 @@ import torch
 from bench.kernel_checks import usable
 from bench.variants import VARIANTS, Jobs, device_of, recipe_of
 from puzlm.errors import SettingsError
-from puzlm.images import write_bytes
+from puzlm.files import write_bytes
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 from puzlm.training.corpus import Album
 from puzlm.training.loop import learning_rate, set_rate

@@ -33,8 +33,10 @@ class Asked:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: FORM)
     path: str = "/api/solve"
-    hangs_up: bool = False
-    """The client sends half of it and goes."""
+    sends: bytes | None = None
+    """The client sends this instead, and waits for no answer."""
+    stays: bool = False
+    """It leaves the line open."""
 
     def right(self, status: int, body: bytes) -> bool:
         """Whether this is the answer."""
@@ -48,15 +50,16 @@ class Asked:
         except (ValueError, KeyError, TypeError):
             return False
 
-    def raw(self) -> bytes:
-        """The head and half of the body, for a client that hangs up."""
-        lines = [
-            f"POST {self.path} HTTP/1.1",
-            "Host: 127.0.0.1",
-            f"Content-Length: {len(self.body)}",
-        ]
-        lines += [f"{name}: {value}" for name, value in self.headers.items()]
-        return "\r\n".join([*lines, "", ""]).encode() + self.body[: len(self.body) // 2]
+
+def raw(body: bytes) -> bytes:
+    """A request for a solution as it goes over the line."""
+    head = [
+        "POST /api/solve HTTP/1.1",
+        "Host: 127.0.0.1",
+        f"Content-Length: {len(body)}",
+        *(f"{name}: {value}" for name, value in FORM.items()),
+    ]
+    return "\r\n".join([*head, "", ""]).encode() + body
 
 
 def form(files: Files, fields: Mapping[str, str]) -> bytes:
@@ -155,18 +158,39 @@ def bad_requests() -> list[Asked]:
         bad("zip bomb", [("zip", "b.zip", zipped({"a.png": bytes(70 << 20)}))], status=413),
         bad("damaged zip", [("zip", "b.zip", zipped({"a.png": piece})[:-40])]),
         bad("no pieces at all", [], {"grid": "3"}),
-        bad("picture without grid", [("picture", "x.png", piece)]),
+        bad("picture without seams", [("picture", "x.png", piece)]),
         bad("unknown field", nine, {"path": "/etc/passwd"}),
         bad("unknown solver", nine, {"solver": "magic"}),
         bad("bad JSON given", nine, {"given": "{0: 4"}),
         bad("given twice", nine, {"given": '{"0": 4, "1": 4}'}),
-        bad("too many pieces", [("pieces", f"{i}.png", b"x") for i in range(450)], status=413),
+        bad("too many pieces", [("pieces", f"{i}.png", b"x") for i in range(1050)], status=413),
         Asked("JSON instead of a form", b"{}", None, 415, {"Content-Type": "application/json"}),
         Asked("form cut short", whole[: len(whole) // 2], None, 400),
         Asked("another boundary", whole, None, 400, {"Content-Type": "multipart/form-data"}),
         Asked("nowhere", b"", None, 404, {}, "/api/nothing"),
-        Asked("client hangs up", whole, None, 0, hangs_up=True),
+        bad("JPEG of many scans", [("picture", "x.jpg", many_scans())], {"grid": "3"}),
+        bad("number beyond 64 bits", [("zip", "p.zip", _huge_number(piece))]),
+        Asked("from another site", whole, None, 403, {**FORM, "Sec-Fetch-Site": "cross-site"}),
+        Asked("from another origin", whole, None, 403, {**FORM, "Origin": "https://x.example"}),
+        Asked("to another name", whole, None, 421, {**FORM, "Host": "x.example"}),
+        Asked("client hangs up", whole, None, 0, sends=raw(whole)[: len(whole) // 2]),
+        Asked("large puzzle, client gone", b"", None, 0, sends=raw(large_request(0).body)),
+        Asked("half a head", b"", None, 0, sends=b"POST /api/solve HTTP/1.1\r\nHo", stays=True),
+        Asked("half a body", whole, None, 0, sends=raw(whole)[: len(whole) // 2], stays=True),
     ]
+
+
+def large_request(seed: int) -> Asked:
+    """A worn 20 x 20 puzzle; its answer is not compared, as a deadline may end the search."""
+    puzzle = Puzzle.from_image(bench.crops(1, 640, 11 + seed)[0], 20, seed=seed, gap=0.1)
+    return solve_request(puzzle, {}, [], "auto 20x20")
+
+
+def _huge_number(piece: bytes) -> bytes:
+    """A saved puzzle whose truth has a cell that no array holds."""
+    names = [f"{i}.png" for i in range(9)]
+    record = {"pieces": names, "grid": [3, 3], "truth": [*range(8), 10**30]}
+    return zipped({**dict.fromkeys(names, piece), "puzzle.json": json.dumps(record).encode()})
 
 
 def zipped(entries: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from puzlm.errors import PuzlmError, SettingsError, nearest
-from puzlm.images import write_bytes
+from puzlm.files import write_bytes
 from puzlm.training.recipes import Recipe
 from puzlm.training.tricks import Tricks
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 
 __version__ = "0.1.0"
-__all__ = ["PieceTokenizer", "Puzzle", "PuzlmError", "Solution", "Solver"]
+SAMPLES = Path(__file__).parent / "samples"
+"""Two photos to try things on."""
+__all__ = ["SAMPLES", "PieceTokenizer", "Puzzle", "PuzlmError", "Solution", "Solver"]
 
 _HOME = {
     "PieceTokenizer": "tokenizer.piece_tokenizer",

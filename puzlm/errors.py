@@ -33,6 +33,31 @@ class SettingsError(PuzlmError):
     """A setting that does not exist or has no such value."""
 
 
+EXTRAS = {  # which extra of the package brings a module
+    "torch": "train",
+    "transformers": "train",
+    "onnx": "train",
+    "fastapi": "web",
+    "starlette": "web",
+    "uvicorn": "web",
+    "multipart": "web",
+    "python_multipart": "web",
+    "matplotlib": "plots",
+    "ray": "ray",
+    "pyarrow": "ray",
+}
+
+
+def missing(error: ImportError) -> SettingsError:
+    """Say which extra brings the module that could not be imported; others are raised again."""
+    name = str(error.name).partition(".")[0]
+    if name == "bench":
+        return SettingsError("puzlm bench measures from a checkout: run it in its folder")
+    if name not in EXTRAS:
+        raise error
+    return SettingsError(f"this needs {name}: pip install 'puzlm[{EXTRAS[name]}]'")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Say which known name is meant, for the end of an error message."""
     known = list(known)

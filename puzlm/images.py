@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import lzma
 import os
 import re
 import tarfile
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from PIL import TiffImagePlugin as _tiff  # noqa: F401 (a reader is known once i
 from PIL import WebPImagePlugin as _webp  # noqa: F401
 
 from puzlm.errors import ImageError
+from puzlm.files import read_bytes, write_bytes
 
 Pixels = NDArray[np.uint8]
 
@@ -43,52 +45,30 @@ def read_image(source: str | Path | bytes, *, name: str | None = None) -> Pixels
 def open_image(source: str | Path | bytes, *, name: str | None = None) -> Image.Image:
     """Open and fully decode one picture, turned upright; its mode is kept."""
     label = name or (str(source) if not isinstance(source, bytes) else "the image data")
-    if not isinstance(source, bytes):
-        path = Path(source)
-        if not path.exists():
-            raise ImageError(f"{label}: no such file")
-        if path.is_dir():
-            raise ImageError(f"{label}: is a folder, an image file is needed here")
+    data = source if isinstance(source, bytes) else read_bytes(source, ImageError)
+    too_large = f"{label}: more than the {MAX_PIXELS:,} pixels allowed; scale it down first"
     try:
-        data = source if isinstance(source, bytes) else Path(source).read_bytes()
         image = Image.open(io.BytesIO(data), formats=FORMATS)
-        width, height = image.size
-        if width * height > MAX_PIXELS:
-            raise ImageError(
-                f"{label}: {width} x {height} pixels, more than the {MAX_PIXELS:,} allowed; "
-                "scale it down first"
-            )
+        if image.width * image.height > MAX_PIXELS:
+            raise ImageError(too_large)
         if image.format in ("JPEG", "MPO") and jpeg_scans(data) > MAX_SCANS:
             raise ImageError(
                 f"{label}: a JPEG of more than {MAX_SCANS} scans; save it anew, as any camera does"
             )
         image.load()
-        upright = ImageOps.exif_transpose(image)
-        return upright if upright is not None else image
+        return ImageOps.exif_transpose(image) or image
+    except (ImageError, MemoryError):
+        raise
     # The warning too: programs may have made errors of warnings. To filter it here would change
     # the filters of other threads.
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise ImageError(
-            f"{label}: more than the {MAX_PIXELS:,} pixels allowed; scale it down first"
-        ) from error
+        raise ImageError(too_large) from error
     except UnidentifiedImageError as error:
         raise ImageError(f"{label}: not an image that can be read") from error
-    except ImageError:
-        raise
-    except OSError as error:
-        if error.errno is None:  # Pillow's own, of damaged data
-            raise ImageError(f"{label}: damaged or cut short ({error})") from error
-        raise ImageError(f"{label}: cannot be read ({error.strerror})") from error
-    # Pillow's decoders raise many kinds on damaged files; every one means the same to a person.
-    except (
-        ValueError,
-        SyntaxError,
-        EOFError,
-        IndexError,
-        TypeError,
-        ArithmeticError,
-    ) as e:
-        raise ImageError(f"{label}: damaged or cut short ({e})") from e
+    # Pillow's decoders, and its reader of EXIF, raise a dozen kinds on damaged files. Every one
+    # means the same to a person.
+    except Exception as error:
+        raise ImageError(f"{label}: damaged or cut short ({error})") from error
 
 
 def jpeg_scans(data: bytes) -> int:
@@ -146,43 +126,6 @@ def encode_image(path: str | Path, pixels: Pixels) -> bytes:
     return buffer.getvalue()
 
 
-def write_bytes(path: str | Path, data: bytes) -> None:
-    """Write a whole file or nothing."""
-    write_all({Path(path): data})
-
-
-def write_all(files: Mapping[Path, bytes]) -> None:
-    """Write several files whole, or none of them."""
-    temporary: dict[Path, str] = {}
-    path = Path()
-    try:
-        for path, data in files.items():
-            if path.is_dir():
-                raise ImageError(f"{path}: is a folder, a file name is needed here")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # Few letters of the name: all of a long one and more would be too many.
-            handle, temporary[path] = tempfile.mkstemp(
-                dir=path.parent, prefix=f".{path.name[:40]}."
-            )
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.chmod(temporary[path], 0o666 & ~_umask())
-        for path, name in temporary.items():
-            os.replace(name, path)
-    except OSError as error:
-        raise ImageError(f"{path}: cannot be written ({error.strerror or error})") from error
-    finally:
-        for name in temporary.values():
-            Path(name).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    """Read the process's umask; mkstemp makes private files, results should not be."""
-    value = os.umask(0)
-    os.umask(value)
-    return value
-
-
 def cores() -> int:
     """Processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -213,11 +156,13 @@ def iter_blobs(sources: Sequence[str | Path]) -> Iterator[tuple[str, bytes]]:
         path = Path(source)
         if path.is_dir():
             for file in picture_files(path):
-                yield str(file), file.read_bytes()
+                yield str(file), read_bytes(file, ImageError)
         elif not path.exists():
             raise ImageError(f"{path}: no such file or folder")
+        elif not path.is_file():
+            raise ImageError(f"{path}: is no plain file but a pipe or device")
         elif path.suffix.lower() in IMAGE_SUFFIXES:
-            yield str(path), path.read_bytes()
+            yield str(path), read_bytes(path, ImageError)
         else:
             try:
                 with tarfile.open(path) as tar:
@@ -226,7 +171,7 @@ def iter_blobs(sources: Sequence[str | Path]) -> Iterator[tuple[str, bytes]]:
                             data = tar.extractfile(member)
                             assert data is not None
                             yield f"{path}:{member.name}", data.read()
-            except (tarfile.TarError, EOFError) as error:
+            except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
                 raise ImageError(
                     f"{path}: neither a folder, an image nor a tar file of images"
                 ) from error

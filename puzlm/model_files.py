@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from puzlm import manifest
 from puzlm.errors import ModelError
-from puzlm.images import write_bytes
+from puzlm.files import as_record, parse_json, write_bytes
 from puzlm.sections import section
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def save(
     """Write settings (a dataclass) and tensors; without `dtype` each as it is."""
     from safetensors.torch import save as packed
 
+    manifest.drop(Path(folder))
     parts = {k: t.detach().to(dtype or t.dtype).cpu().contiguous() for k, t in tensors.items()}
     write_bytes(Path(folder) / f"{name}.safetensors", packed(parts))
     record = json.dumps({"version": 1, **asdict(settings)}, indent=1) + "\n"
@@ -91,43 +93,81 @@ def read_settings(kind: type[Any], path: Path) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a settings file, or say what is wrong with it."""
-    try:
-        record = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise ModelError(f"{path.parent}: {path.name} is missing") from error
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: damaged ({error})") from error
-    if not isinstance(record, dict):
-        raise ModelError(f"{path}: damaged (no settings in it)")
-    return record
+    """Read a settings file of a model folder, or say what is wrong with it."""
+    return as_record(parse_json(_bytes(path), path, ModelError), path, ModelError)
 
 
 def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Read tensors from a safetensors file; anything else (a pickle, say) is refused.
+    """Read tensors from a safetensors file; anything else (a pickle, say) is refused."""
+    return read_weights(path).arrays()
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A safetensors file that was read: what its header says of each tensor, and all its bytes."""
+
+    path: Path
+    entries: dict[str, Any]
+    start: int
+    """The byte at which the tensors begin; a header's offsets count from there."""
+    data: bytes = field(repr=False)
+
+    def array(self, name: str) -> NDArray[Any]:
+        """One tensor as it is stored, read-only."""
+        entry = self.entries[name]
+        first, end = entry["data_offsets"]
+        body = memoryview(self.data)[self.start + first : self.start + end]
+        return np.frombuffer(body, DTYPES[entry["dtype"]]).reshape(entry["shape"])
+
+    def scale(self) -> np.float32:
+        """The factor of a pairwise model's scores, exp(sharpness)."""
+        if self.entries.get("sharpness", {}).get("shape") != []:
+            raise ModelError(f"{self.path}: has no number 'sharpness'")
+        with np.errstate(over="ignore"):
+            found = np.float32(np.exp(self.array("sharpness").astype(np.float32)))
+        if not np.isfinite(found):
+            raise ModelError(f"{self.path}: damaged (its sharpness is out of range)")
+        return found
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All tensors, each a copy of its own."""
+        return {name: self.array(name).copy() for name in self.entries}
+
+
+def read_weights(path: Path) -> Weights:
+    """Read a safetensors file whole, and refuse one whose tensors are not all finite numbers.
 
     The format is a length, a JSON header and plain bytes: read here with numpy, so that solving
     needs no further package, and nothing in the file can be executed.
     """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise ModelError(f"{path.parent}: {path.name} is missing") from error
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+    data = _bytes(path)
     try:
         size = int.from_bytes(data[:8], "little")
         if size > len(data) - 8:
             raise ValueError("no header")
-        header, body = json.loads(data[8 : 8 + size]), memoryview(data)[8 + size :]
-        header.pop("__metadata__", None)
-        arrays: dict[str, NDArray[Any]] = {}
-        for name, entry in header.items():
+        entries = as_record(parse_json(data[8 : 8 + size], path), path)
+        entries.pop("__metadata__", None)
+        weights = Weights(path, entries, 8 + size, data)
+        for name, entry in entries.items():
             start, end = entry["data_offsets"]
-            if not 0 <= start <= end <= len(body):
+            if not 0 <= start <= end <= len(data) - 8 - size:
                 raise ValueError(f"{name} lies outside the file")
-            array = np.frombuffer(body[start:end], DTYPES[entry["dtype"]])
-            arrays[name] = array.reshape(entry["shape"]).copy()
-        return arrays
+            if not _finite(weights.array(name)):
+                raise ValueError(f"{name} holds values that are no finite numbers")
+        return weights
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{path}: not a readable safetensors file ({error})") from error
+
+
+def _finite(array: NDArray[Any]) -> bool:
+    """Whether all values are finite: np.isfinite, but a third of its time for half precision."""
+    if array.dtype != np.float16:
+        return bool(np.isfinite(array).all())
+    exponent = 0x7C00  # all its bits are set in infinities and NaN, and in nothing else
+    return not bool(((array.view(np.uint16) & exponent) == exponent).any())
+
+
+def _bytes(path: Path) -> bytes:
+    if not path.exists():
+        raise ModelError(f"{path.parent}: {path.name} is missing")
+    return manifest.read(path)

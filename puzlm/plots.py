@@ -7,7 +7,6 @@ apart by colour-blind eyes; dashes and markers tell them apart in grey.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
@@ -15,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from puzlm.errors import PuzlmError
-from puzlm.images import write_bytes
+from puzlm.errors import missing
+from puzlm.files import read_lines, write_bytes
 
 Result = dict[str, Any]
 Style = dict[str, Any]
@@ -191,7 +190,7 @@ def pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise PuzlmError("figures need matplotlib: pip install 'puzlm[plots]'") from error
+        raise missing(error) from error
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -228,17 +227,7 @@ def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[f
 
 def _read_lines(path: Path) -> list[Result]:
     """Lines of a metrics file; one cut short by a killed run is left out."""
-    try:
-        text = path.read_text().splitlines()
-    except OSError as error:
-        raise PuzlmError(f"{path}: cannot be read ({error.strerror})") from error
-    lines = []
-    for line in text:
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            continue
-    return [x for x in lines if isinstance(x, dict) and "step" in x]
+    return [line for line in read_lines(path) if "step" in line]
 
 
 def save_figure(figure: Any, path: str | Path) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from puzlm.errors import PuzzleError
-from puzlm.images import Pixels, open_image, to_rgb
+from puzlm.images import Pixels, open_image, read_image, to_rgb
 
 Positions = NDArray[np.int64]
 Grid = tuple[int, int]
@@ -139,7 +139,9 @@ def cut_at(image: Pixels, where: Geometry, offsets: Positions) -> Pixels:
     return pieces
 
 
-@dataclass(frozen=True, eq=False)  # arrays have no one answer to ==; a puzzle equals itself
+@dataclass(
+    frozen=True, eq=False, repr=False
+)  # arrays have no one answer to ==; a puzzle equals itself
 class Puzzle:
     """Shuffled pieces (n, height, width, 3), the grid, and the true positions when known.
 
@@ -170,6 +172,13 @@ class Puzzle:
             ):
                 raise PuzzleError("the truth does not give each piece a cell of its own")
 
+    def __repr__(self) -> str:
+        high, wide = self.pieces.shape[1:3]
+        return (
+            f"Puzzle({self.grid[0]}x{self.grid[1]}, {len(self.pieces)} pieces of "
+            f"{wide} x {high} pixels)"
+        )
+
     @property
     def cells(self) -> int:
         """Number of cells of the grid."""
@@ -178,7 +187,7 @@ class Puzzle:
     @classmethod
     def from_image(
         cls,
-        image: Pixels | Image.Image,
+        image: Pixels | Image.Image | str | Path,
         grid: Grid | int | str = 3,
         *,
         gap: float = 0.0,
@@ -187,7 +196,8 @@ class Puzzle:
         seed: int = 0,
     ) -> Puzzle:
         """Cut, drop `missing` pieces and shuffle, all by one seed."""
-        grid, pixels = parse_grid(grid), as_pixels(image)
+        grid = parse_grid(grid)
+        pixels = read_image(image) if isinstance(image, str | Path) else as_pixels(image)
         check_cut(grid, gap, missing, seed)
         # Before anything is drawn: a grid may be as large as anyone can type.
         geometry(pixels.shape[0], pixels.shape[1], grid, gap)
@@ -228,8 +238,8 @@ class Puzzle:
     ) -> Puzzle:
         """Read a folder of piece files (with or without puzzle.json) or a shuffled picture.
 
-        A folder without puzzle.json must hold as many pieces as the grid has cells, unless it is
-        said to be `incomplete`: then pieces may be missing, or more than cells, and some stay out.
+        Pieces may be missing, or be more than cells; then some stay out. Where nobody names the
+        grid of a folder, the solver tries all. `incomplete` is no longer needed.
         """
         path = Path(path)
         if not path.exists():
@@ -237,7 +247,7 @@ class Puzzle:
         if path.is_dir():
             from puzlm.pieces import folder as puzzle_folder
 
-            return puzzle_folder.read(path, grid, incomplete)
+            return puzzle_folder.read(path, grid)
         image = open_image(path)
         if grid is None:
             found = find_grid(to_rgb(image))
@@ -325,6 +335,16 @@ def _division(line: NDArray[np.float32], least: float, few: float) -> int:
             continue
         found, seams = parts, at
     return found
+
+
+def open_grid(count: int) -> Grid:
+    """The squarest grid that holds so many pieces: a place-holder until the grid is found.
+
+    >>> open_grid(7)
+    (3, 3)
+    """
+    columns = max(2, math.ceil(count**0.5))
+    return max(1, math.ceil(count / columns)), columns
 
 
 def guess_grid(count: int) -> Grid:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,16 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from puzlm.errors import PuzzleError
-from puzlm.images import Pixels, to_rgb
+from puzlm.errors import ModelError, PuzzleError
+from puzlm.images import Pixels, to_rgb, write_image
 from puzlm.pieces.equal_pieces import exchanged, kinds_of
-from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, guess_grid, parse_grid
+from puzlm.pieces.repair import equal_sizes, unequal
+from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, open_grid, parse_grid
 
 Floats = NDArray[np.float64]
 Given = Mapping[int, int]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Solution:
     """An answer: positions[i] is the cell of piece i (-1: not placed), confidences[i] in [0, 1]."""
 
@@ -37,11 +39,42 @@ class Solution:
     """Quarter turns counter-clockwise that set each piece upright; empty: all lay upright."""
     upright: float = 1.0
     """How sure it is that the picture as a whole lies upright; no confidence is higher."""
+    strangers: tuple[int, ...] = ()
+    """Pieces left out because they seem to be of another picture."""
+    tried: tuple[tuple[Grid, float], ...] = ()
+    """Where nobody named the grid: those tried and how well each was filled, best first."""
 
     @property
-    def image(self) -> Pixels:
-        """The assembled picture."""
+    def array(self) -> Pixels:
+        """The assembled picture as pixels (height, width, 3)."""
         return assemble(self._upright, self.positions, self.grid)
+
+    @property
+    def image(self) -> Image.Image:
+        """The assembled picture as a Pillow picture."""
+        return Image.fromarray(self.array)
+
+    def save(self, path: str | Path) -> None:
+        """Write the assembled picture."""
+        write_image(path, self.array)
+
+    def show(self) -> None:
+        """Open the assembled picture in the viewer of this machine."""
+        self.image.show()
+
+    def _repr_png_(self) -> bytes:
+        """The assembled picture in a notebook."""
+        file = io.BytesIO()
+        self.image.save(file, "PNG")
+        return file.getvalue()
+
+    def __repr__(self) -> str:
+        placed = int((self.positions >= 0).sum())
+        sure = self.confidences[self.positions >= 0].mean() if placed else 0.0
+        return (
+            f"Solution({grid_name(self.grid)}, {placed} of {len(self.pieces)} pieces placed, "
+            f"{sure:.0%} sure, by {self.solver})"
+        )
 
     def drawn(self, truth: Positions | None = None) -> Pixels:
         """The assembled picture, wrong pieces framed in red when the truth is known."""
@@ -67,6 +100,7 @@ class Solution:
             "solver": self.solver,
             "seconds": round(self.seconds, 4),
             "unplaced": np.flatnonzero(self.positions < 0).tolist(),
+            **({"strangers": list(self.strangers)} if self.strangers else {}),
             **(
                 {"turns": list(self.turns), "upright": round(self.upright, 4)} if self.turns else {}
             ),
@@ -88,11 +122,14 @@ def as_puzzle(x: Any, grid: Grid | int | str | None = None) -> Puzzle:
     pieces = [to_rgb(p) if isinstance(p, Image.Image) else np.asarray(p) for p in x]
     if not pieces:
         raise PuzzleError("no pieces: a puzzle needs at least one")
-    if len({p.shape for p in pieces}) != 1:
-        raise PuzzleError("pieces differ in size; all must be equal")
-    return Puzzle(
-        np.stack(pieces), parse_grid(grid) if grid is not None else guess_grid(len(pieces))
-    )
+    if any(p.ndim != 3 or p.shape[2] != 3 or p.dtype != np.uint8 or p.size == 0 for p in pieces):
+        raise PuzzleError("every piece must be a picture: (height, width, 3) of uint8")
+    one_size = equal_sizes(pieces)
+    if one_size is None:
+        raise PuzzleError(unequal(pieces, [f"piece {i}" for i in range(len(pieces))]))
+    if grid is None:
+        return Puzzle(one_size, open_grid(len(pieces)), settings={"open": True})
+    return Puzzle(one_size, parse_grid(grid))
 
 
 def check_given(given: Given, puzzle: Puzzle) -> dict[int, int]:
@@ -108,6 +145,29 @@ def check_given(given: Given, puzzle: Puzzle) -> dict[int, int]:
     if len(set(fixed.values())) != len(fixed):
         raise PuzzleError("two given pieces lie in the same cell")
     return fixed
+
+
+def checked(found: Solution, puzzle: Puzzle, given: Given, repeats: bool = False) -> Solution:
+    """The same answer if it is an arrangement of the puzzle's pieces, else an error.
+
+    Every answer passes here, whatever the weights of a model are. Only the paper's greedy decoding
+    `repeats` cells.
+    """
+    at, sure, n = np.asarray(found.positions), np.asarray(found.confidences), len(puzzle.pieces)
+    placed = at[at != -1] if at.shape == (n,) and at.dtype.kind == "i" else None
+    whole = (
+        placed is not None
+        and ((placed >= 0) & (placed < puzzle.cells)).all()
+        and len(placed) == min(n, puzzle.cells)
+        and (repeats or len(set(placed.tolist())) == len(placed))
+        and all(at[piece] == cell for piece, cell in given.items())
+    )
+    if not whole or sure.shape != (n,) or not ((sure >= 0) & (sure <= 1)).all():
+        raise ModelError(
+            f"solver '{found.solver}': its answer is no arrangement of the {n} pieces; "
+            "the model's weights are damaged"
+        )
+    return found
 
 
 def at_random(puzzle: Puzzle, given: Given) -> Positions:

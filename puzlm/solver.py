@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from puzlm import manifest
 from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
 from puzlm.images import Pixels
 from puzlm.models import pretrained as checkpoints
@@ -35,10 +36,18 @@ from puzlm.models.box import (
     load_vision,
 )
 from puzlm.models.decoding import METHODS, WIDTH, Reader, by_slot, decode
-from puzlm.pieces.colour_bleed import mended
+from puzlm.pieces.repair import repair
 from puzlm.puzzle import Grid, Positions, Puzzle
-from puzlm.solution import Floats, Given, Solution, as_puzzle, check_given, grid_name
-from puzlm.solving import calibration, upright, windows
+from puzlm.solution import (
+    Floats,
+    Given,
+    Solution,
+    as_puzzle,
+    check_given,
+    checked,
+    grid_name,
+)
+from puzlm.solving import calibration, grids, upright, windows
 from puzlm.solving.evidence import AGAIN, Evidence, Read, Seen, by_piece, gather, in_doubt
 from puzlm.solving.fusion import fused, sure_by_sides
 from puzlm.solving.plain_answers import (
@@ -51,6 +60,7 @@ from puzlm.solving.plain_answers import (
 )
 from puzlm.solving.search.assembly import SMALL_GRID
 from puzlm.solving.search.watch import Watch
+from puzlm.solving.strangers import STRANGE, put_back, strangers
 from puzlm.solving.views import look_again, read_views
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 
@@ -81,7 +91,9 @@ class Solver:
             raise SettingsError(f"solver '{solver}' is unknown; {nearest(solver, SOLVERS)}")
         if decoding not in METHODS:
             raise SettingsError(f"decode '{decoding}' is unknown; {nearest(decoding, METHODS)}")
-        self.tokenizer, self.reader, self.sides = tokenizer, reader, sides
+        self.reader = reader
+        self._tokenizer = tokenizer
+        self._sides = sides
         self.card = dict(card or {})
         self._vision, self._edges, self._frame, self.box = vision, edges, frame, box
         if rotations and solver not in ("auto", "classic"):
@@ -89,7 +101,12 @@ class Solver:
         self.solver, self.decoding, self.rotations = solver, decoding, rotations
         self.watch = Watch()  # follows a long search and may end it early
         self.raw = False  # True: confidences as the models state them, to fit calibration.py
+        self.folders: tuple[Path, ...] = ()  # where the models lie
         self.shipped = False  # True: a model of the box, for which calibration.py was fitted
+
+    def __repr__(self) -> str:
+        name = self.card.get("name", "no model")
+        return f"Solver({self.solver}, {'the box' if self.box else name})"
 
     @classmethod
     def from_pretrained(
@@ -110,7 +127,9 @@ class Solver:
         how = (backend, device)
         box = Box(*how) if name_or_path is None and solver not in ("classic", "random") else None
         if solver in ("classic", "random") or rotations and box is not None:
-            return cls(box=box, solver=solver, decoding=decoding, rotations=rotations)
+            alone = cls(box=box, solver=solver, decoding=decoding, rotations=rotations)
+            alone.folders = model_folders(solver, name_or_path)
+            return alone
         wanted = "vision" if box is not None and solver.startswith("vision") else name_or_path
         folder = checkpoints.find(wanted)
         parts = {
@@ -134,13 +153,14 @@ class Solver:
                 frame=load_frame(folder) if solver == "auto" else None,
             )
         else:
+            # Of the box each model is loaded when the first puzzle needs it.
+            own = box is None
             found = cls(
-                PieceTokenizer.from_pretrained(folder),
-                # For `auto` the box loads it when the first puzzle is in doubt.
+                PieceTokenizer.from_pretrained(folder) if own else None,
                 load_reader(folder, *how)
-                if solver in ("seq2seq", "symbols") or solver == "auto" and box is None
+                if solver in ("seq2seq", "symbols") or solver == "auto" and own
                 else None,
-                load_sides(folder, *how),
+                load_sides(folder, *how) if own else None,
                 checkpoints.card(folder),
                 box=box,
                 solver=solver,
@@ -149,14 +169,15 @@ class Solver:
             )
         found._check_parts(str(folder))
         found.shipped = checkpoints.shipped(folder)
+        found.folders = model_folders(solver, name_or_path)
         return found
 
     def variant(self, *, solver: str, decoding: str = "valid") -> Solver:
         """Another way to solve with the same models in memory."""
         other = Solver(
-            self.tokenizer,
+            self._tokenizer,
             self.reader,
-            self.sides,
+            self._sides,
             self.card,
             vision=self._vision,
             edges=self._edges,
@@ -166,8 +187,13 @@ class Solver:
             decoding=decoding,
             rotations=self.rotations,
         )
-        other.raw, other.shipped = self.raw, self.shipped
+        other.raw, other.shipped, other.folders = self.raw, self.shipped, self.folders
         return other
+
+    def files(self) -> dict[str, str]:
+        """SHA-256 of every file that its answers depend on."""
+        fitted = {"calibration.py": manifest.digest(Path(calibration.__file__))}
+        return manifest.of_folders(self.folders) | fitted
 
     def _check_parts(self, whose: str) -> None:
         """Say at once what a model cannot do."""
@@ -182,6 +208,16 @@ class Solver:
         part, name = needs.get(self.solver, (lambda: True, ""))
         if part() is None:
             raise ModelError(f"{whose}: has no {name}")
+
+    @property
+    def tokenizer(self) -> PieceTokenizer | None:
+        """The tokenizer, from the box if need be."""
+        return self._tokenizer or (self.box.tokenizer if self.box else None)
+
+    @property
+    def sides(self) -> Any:
+        """The symbolic side model, from the box if need be."""
+        return self._sides or (self.box.sides if self.box else None)
 
     @property
     def vision(self) -> Any:
@@ -220,7 +256,50 @@ class Solver:
         puzzles = list(puzzles)
         if given is None:  # a protocol may give pieces away, the centre say
             given = [p.settings.get("given") or {} for p in puzzles]
+        ways = [self._grids_tried(*one) for one in zip(puzzles, given, strict=True)]
+        puzzles = [replace(p, grid=w[0][0]) if w else p for p, w in zip(puzzles, ways, strict=True)]
         fixed = [check_given(g, p) for g, p in zip(given, puzzles, strict=True)]
+        found = self._solved(puzzles, fixed)
+        # What makes a stranger was fitted to the shipped encoder of sides.
+        if self.solver == "auto" and self.shipped and self.edges is not None:
+            found = self._without_strangers(puzzles, fixed, found)
+        return [replace(f, tried=tuple(w)) for f, w in zip(found, ways, strict=True)]
+
+    def _grids_tried(self, puzzle: Puzzle, given: Given) -> list[tuple[Grid, float]]:
+        """Grids tried for a puzzle whose grid nobody named, best first; else none."""
+        if not puzzle.settings.get("open") or self.solver == "random":
+            return []
+        if given or self.rotations or puzzle.settings.get("rotations"):
+            if len(puzzle.pieces) == puzzle.cells:
+                return []
+            why = "given" if given else "turned"
+            raise PuzzleError(
+                f"{len(puzzle.pieces)} pieces fill no square grid, and where pieces are {why} no "
+                "other is tried; say how they lie, for example --grid 3x4"
+            )
+        return grids.tried(puzzle.pieces, self.edges)
+
+    def _without_strangers(
+        self, puzzles: list[Puzzle], fixed: list[dict[int, int]], found: list[Solution]
+    ) -> list[Solution]:
+        """Solve puzzles again without the pieces that seem to be of another picture."""
+        result = list(found)
+        for i, (puzzle, given, first) in enumerate(zip(puzzles, fixed, found, strict=True)):
+            if is_large(puzzle) or first.solver.endswith("clear)"):
+                continue
+            odds = strangers(self.edges, puzzle, first.positions)
+            odds[list(given)] = 0.0
+            own = np.flatnonzero(odds < STRANGE)
+            if len(own) == len(odds):
+                continue
+            less = replace(puzzle, pieces=puzzle.pieces[own], truth=None, names=(), settings={})
+            back = {int(piece): k for k, piece in enumerate(own)}
+            again = self._solved([less], [{back[p]: c for p, c in given.items()}])[0]
+            result[i] = put_back(first, again, own, odds)
+        return result
+
+    def _solved(self, puzzles: list[Puzzle], fixed: list[dict[int, int]]) -> list[Solution]:
+        """Solve puzzles whose grids are known."""
         if self.solver in ("classic", "random") or self.rotations:
             alone = [
                 by_chance(p, g)
@@ -230,14 +309,15 @@ class Solver:
             ]
             alone = [self._calibrated(*one) for one in zip(alone, fixed, strict=True)]
             eyes = upright.eyes(self)
-            return [upright.settled(*one, eyes) for one in zip(alone, fixed, strict=True)]
+            alone = [upright.settled(*one, eyes) for one in zip(alone, fixed, strict=True)]
+            return [checked(*one) for one in zip(alone, puzzles, fixed, strict=True)]
         self._check_parts(f"solver '{self.solver}'")
         if self.solver in ("seq2seq", "vision"):
             for puzzle in puzzles:
                 self._check_reads(puzzle)
         as_given, gathered = puzzles, [Evidence() for _ in puzzles]
         if self.solver == "auto":
-            puzzles = [self._mended(*one) for one in zip(puzzles, gathered, strict=True)]
+            puzzles = [self._repaired(*one) for one in zip(puzzles, gathered, strict=True)]
             for puzzle, fix, evidence in zip(puzzles, fixed, gathered, strict=True):
                 if is_large(puzzle):
                     evidence.clear = by_joining(puzzle, fix, False, self.watch, "auto")
@@ -265,13 +345,17 @@ class Solver:
         if self.solver == "auto":
             found = self._again(puzzles, fixed, gathered, found)
         found = [replace(f, pieces=p.pieces) for f, p in zip(found, as_given, strict=True)]
-        return [self._calibrated(*one) for one in zip(found, fixed, strict=True)]
+        found = [self._calibrated(*one) for one in zip(found, fixed, strict=True)]
+        repeats = self.solver == "seq2seq" and self.decoding == "greedy"
+        return [checked(*one, repeats) for one in zip(found, as_given, fixed, strict=True)]
 
-    def _mended(self, puzzle: Puzzle, evidence: Evidence) -> Puzzle:
-        """The puzzle with mended colours, where they had run over the cuts of its sheet."""
+    def _repaired(self, puzzle: Puzzle, evidence: Evidence) -> Puzzle:
+        """The puzzle as it was before scanning and compression, where that can be undone."""
+        from puzlm.solving.classic import fitting
+
         start = time.perf_counter()
-        found = mended(puzzle)
-        evidence.bled, evidence.seconds = found is not puzzle, time.perf_counter() - start
+        found, evidence.repairs = repair(puzzle, fitting)
+        evidence.seconds = time.perf_counter() - start
         return found
 
     def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:
@@ -430,6 +514,13 @@ class Solver:
         return list(
             zip([None] * len(puzzles) if placed is None else placed, right, below, strict=True)
         )
+
+
+def model_folders(solver: str, model: str | Path | None) -> tuple[Path, ...]:
+    """Folders of the models that a solver may ask: of one, or of all in the box."""
+    if solver in ("classic", "random") or ":" in solver:
+        return ()
+    return tuple(map(checkpoints.find, checkpoints.names() if model is None else [model]))
 
 
 def load_solver(name: str, model: str | None = None, decoding: str = "valid") -> Any:

@@ -1,19 +1,28 @@
 from __future__ import annotations
 
 import ast
+import io
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 import puzlm
 from puzlm import Puzzle, Solver
 
 
 def test_public_names():
-    assert puzlm.__all__ == ["PieceTokenizer", "Puzzle", "PuzlmError", "Solution", "Solver"]
-    for name in puzlm.__all__:
+    assert puzlm.__all__ == [
+        "SAMPLES",
+        "PieceTokenizer",
+        "Puzzle",
+        "PuzlmError",
+        "Solution",
+        "Solver",
+    ]
+    for name in puzlm.__all__[1:]:
         assert getattr(puzlm, name).__name__ == name
     try:
         puzlm.nothing  # noqa: B018
@@ -90,6 +99,19 @@ def test_shipped_folders_are_self_contained_and_small():
             "settings.json",
         }
         pixels = {"vision.json", "vision.safetensors", "edges.json", "edges.safetensors"}
-        assert {"card.json", "README.md", "onnx.json"} <= names
+        assert {"card.json", "README.md", "manifest.json"} <= names
         assert language <= names or pixels <= names
         assert sum(p.stat().st_size for p in folder.iterdir()) < 60_000_000
+
+
+def test_what_a_notebook_shows(tmp_path):
+    puzzle = Puzzle.from_image(puzlm.SAMPLES / "china.jpg", 3, seed=1)
+    solver = Solver.from_pretrained()
+    solution = solver.solve(puzzle)
+    for thing in (puzzle, solver, solution):
+        assert len(repr(thing)) < 120 and "\n" not in repr(thing)
+    assert "9 of 9 pieces placed" in repr(solution)
+    shown = Image.open(io.BytesIO(solution._repr_png_()))
+    solution.save(tmp_path / "solved.png")
+    for picture in (shown, solution.image, Image.open(tmp_path / "solved.png")):
+        assert np.array_equal(np.asarray(picture), solution.array)

@@ -48,7 +48,7 @@ def test_every_kind_of_input_gives_the_same_picture(auto, photo, tmp_path):
     puzzle = Puzzle.from_image(photo, 3, seed=2)
     puzzle.save(tmp_path / "folder")
     write_image(tmp_path / "shuffled.png", shuffled(puzzle))
-    want = auto.solve(puzzle).image
+    want = auto.solve(puzzle).array
     for x, grid in (
         (tmp_path / "folder", None),
         (str(tmp_path / "shuffled.png"), 3),
@@ -58,7 +58,7 @@ def test_every_kind_of_input_gives_the_same_picture(auto, photo, tmp_path):
         (Image.fromarray(shuffled(puzzle)), 3),
         ([Image.fromarray(piece).convert("RGBA") for piece in puzzle.pieces], None),
     ):
-        assert np.array_equal(auto.solve(x, grid).image, want)
+        assert np.array_equal(auto.solve(x, grid).array, want)
 
 
 @pytest.mark.parametrize("decoding", ["valid", "beam", "assign"])
@@ -70,7 +70,7 @@ def test_answers_do_not_depend_on_the_order_of_the_pieces(decoding, photo):
     for _ in range(3):
         found = solver.solve(Puzzle(pieces[rng.permutation(9)], (3, 3)))
         assert sorted(found.positions) == list(range(9))
-        pictures.append(found.image)
+        pictures.append(found.array)
     assert np.array_equal(pictures[0], pictures[1]) and np.array_equal(pictures[1], pictures[2])
 
 
@@ -179,7 +179,7 @@ def test_turned_pieces_are_set_upright(photo):
     turned = np.stack([np.rot90(pieces[i], t) for i, t in zip(order, turns, strict=True)])
     found = Solver(solver="classic", rotations=True).solve(Puzzle(turned, (4, 4)))
     whole = [np.rot90(photo[:400, :400], t) for t in range(4)]
-    assert any(np.array_equal(found.image, w) for w in whole)
+    assert any(np.array_equal(found.array, w) for w in whole)
     with pytest.raises(SettingsError, match="only the classic solver"):
         Solver(solver="random", rotations=True)
 

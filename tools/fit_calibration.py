@@ -25,10 +25,10 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import ndtri
 
+from puzlm.files import write_bytes
 from puzlm.harness.evaluate import BINS, _calibration, evaluate
 from puzlm.harness.protocols import PROTOCOLS, read_data
 from puzlm.harness.results_files import read_results
-from puzlm.images import write_bytes
 from puzlm.solver import load_solver
 from puzlm.solving import calibration
 from puzlm.solving.calibration import Floats

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from puzlm.files import write_bytes
 from puzlm.harness import figures
 from puzlm.harness.protocols import PROTOCOLS, Protocol, make_puzzle
-from puzlm.images import read_image, write_bytes
+from puzlm.images import read_image
 from puzlm.plots import learning_curves
 from puzlm.puzzle import Puzzle, assemble, draw
 from puzlm.solver import load_solver

@@ -15,6 +15,7 @@ import argparse
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from puzlm.harness.compare import pair
 from puzlm.harness.protocols import PROTOCOLS
@@ -31,6 +32,19 @@ from tools.results_costs import (
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
+FIELD = (  # task, protocol, set of original files
+    ("photos 3x3, pieces touch", "imagenet-3x3", "imagenet-val-288"),
+    ("photos 3x3, 3 missing", "imagenet-3x3-missing-3", "imagenet-val-288"),
+    ("photos 3x3, half a piece gone", "imagenet-3x3-eroded", "imagenet-val-288"),
+    ("paintings 3x3, half a piece gone", "jpwleg-3", "paintings"),
+    ("museum photos 3x3, half a piece gone", "jpwleg-3", "museum"),
+    ("paintings 5x5, an eighth gone", "jpwleg-5", "paintings"),
+    ("museum photos 5x5, an eighth gone", "jpwleg-5", "museum"),
+    ("photos 4x6, a quarter gone", "worn-4x6", "imagenet-val-288"),
+    ("photos 6x6, a quarter gone", "worn-6x6", "imagenet-val-288"),
+    ("photos 10x10, 2 of 50 px gone", "imagenet-lsej-10x10-2", "imagenet-val-500"),
+    ("photos 10x10, 5 of 50 px gone", "imagenet-lsej-10x10-5", "imagenet-val-500"),
+)
 WHAT = {
     "imagenet-3x3": "photos, pieces touch",
     "imagenet-3x3-missing-1": "photos, 1 of 9 missing",
@@ -60,29 +74,6 @@ WHAT = {
     "kaggle-3x3": "ready-made puzzles of others",
 }
 # The README shows the main protocols and solvers only.
-MAIN = [
-    "imagenet-3x3",
-    "imagenet-3x3-missing-1",
-    "imagenet-3x3-missing-2",
-    "imagenet-3x3-missing-3",
-    "imagenet-3x3-eroded",
-    "jpwleg-3",
-    "jpwleg-5",
-    "imagenet-lsej-10x10-2",
-    "imagenet-lsej-10x10-5",
-    "worn-4x4",
-    "worn-6x6",
-    "kaggle-3x3",
-]
-COLUMNS = {
-    "paper": "the paper's recipe",
-    "seq2seq": "seq2seq",
-    "symbols": "symbols",
-    "auto": "auto",
-    "classic": "pixels alone (classic)",
-    "bigram": "side model alone",
-    "vision": "pixel transformer",
-}
 SOLVERS = [
     "random",
     "classic",
@@ -133,23 +124,32 @@ def protocols(results: dict) -> list[str]:
 # ---- accuracy -------------------------------------------------------------------------------
 
 
-def readme_table(results: dict) -> str:
-    shown = [s for s in COLUMNS if any((p, s) in results for p in MAIN)]
+def readme_table() -> str:
+    """One line a task: the paper, the language model alone, `auto`, the best published number."""
     rows = []
-    for protocol in MAIN:
-        found = {s: results[protocol, s] for s in shown if (protocol, s) in results}
-        if "auto" not in found:
+    clean = read_folder(ROOT / "results" / "clean")
+    for task, protocol, images in FIELD:
+        found = [clean.get(f"{protocol}.{images}.{solver}") for solver in ("seq2seq", "auto")]
+        if found[1] is None:
             continue
-        count = found["auto"]["puzzles"]
-        cells = []
-        for r in (found.get(s) for s in shown):
-            if r is None:
-                cells.append("")
-                continue
-            other = "" if r["puzzles"] == count else f" ({r['puzzles']} puzzles)"
-            cells.append(f"{r['absolute']['value']:.1f} / {r['perfect']['value']:.1f}{other}")
-        rows.append([f"{WHAT[protocol]} (`{protocol}`)", str(count), *cells])
-    return table(["test", "puzzles", *(COLUMNS[s] for s in shown)], rows)
+        theirs = [k for k in known(protocol) if k.absolute is not None]
+        paper = next((k for k in theirs if k.method == "PuzLM"), None)
+        best = max(theirs, key=lambda k: (k.perfect or 0, k.absolute), default=None)
+        rows.append([task, _both(paper), *map(_ours, found), _both(best, named=True)])
+    return table(["task", "the paper", "one pass", "`auto`", "best published"], rows)
+
+
+def _both(k: Any, named: bool = False) -> str:
+    if k is None:
+        return "-"
+    perfect = "-" if k.perfect is None else f"{k.perfect:.1f}"
+    return f"{k.absolute:.1f} / {perfect}" + (f" ({k.method})" if named else "")
+
+
+def _ours(r: dict | None) -> str:
+    if r is None:
+        return "-"
+    return f"{r['absolute']['value']:.1f} / {r['perfect']['value']:.1f} (of {r['puzzles']})"
 
 
 def full_tables(results: dict) -> str:
@@ -359,7 +359,7 @@ def main() -> None:
     make_pictures.plots(results)
     if chosen.pictures:
         make_pictures.strips()
-    fill(ROOT / "README.md", "results", readme_table(results))
+    fill(ROOT / "README.md", "results", readme_table())
     for name, text in blocks(results).items():
         fill(ROOT / "docs" / "results.md", name, text)
     write_cards(results)

@@ -12,7 +12,8 @@ from PIL import Image
 
 from puzlm.cli.solve import percent
 from puzlm.errors import PuzzleError, SettingsError
-from puzlm.images import IMAGE_SUFFIXES, Pixels, encode_image, open_image, to_rgb, write_all
+from puzlm.files import write_all
+from puzlm.images import IMAGE_SUFFIXES, Pixels, encode_image, open_image, to_rgb
 from puzlm.pieces.folder import RECORD, visible
 from puzlm.pieces.strips import Strip, mostly_white, read_strips
 from puzlm.solving.pages import Pages, draw, solve_strips

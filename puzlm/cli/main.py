@@ -9,10 +9,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from puzlm.cli.measuring import analyze, bench, compare, costs, evaluate, generalise
+from puzlm.cli.measuring import analyze, bench, compare, evaluate, generalise
 from puzlm.cli.puzzles import export, make, models, pieces, solve, web
 from puzlm.cli.training import ablate, fit_sides, fit_tokenizer, tokenize, train
-from puzlm.errors import PuzlmError
+from puzlm.errors import PuzlmError, missing
 
 NO_MEMORY = "puzlm: not enough memory for a puzzle, picture or batch of this size"
 OUT_OF_MEMORY = ("allocate memory", "out of memory", "bad_alloc")  # onnxruntime and torch say so
@@ -55,7 +55,6 @@ for command in (
     evaluate,
     compare,
     generalise,
-    costs,
     analyze,
     ablate,
     export,
@@ -99,6 +98,9 @@ def main() -> None:
         sys.exit(STOPPED)
     except PuzlmError as error:
         print(f"puzlm: {error}", file=sys.stderr)
+        sys.exit(2)
+    except ModuleNotFoundError as error:  # of an extra
+        print(f"puzlm: {missing(error)}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         _drop_stdout()

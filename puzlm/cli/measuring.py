@@ -174,22 +174,10 @@ def generalise(
         solver, parse_kinds(kind), output, grids=grid or ["3"], limit=limit, report=teller(as_json)
     )
     if figure is not None:
+        from puzlm.files import read_json
         from puzlm.harness.figures import generalisation
 
-        generalisation(json.loads(output.read_text()), figure)
-    answer(found, as_json)
-
-
-def costs(
-    solver: Solvers,
-    output: OutputFile,
-    seconds: Annotated[float, typer.Option(help="Time for the rounds of each size.")] = 20.0,
-    as_json: Json = False,
-) -> None:
-    """Measure time, memory and weights of solvers as puzzles grow, beside `classic`."""
-    from bench.costs import measure
-
-    found = measure(solver, output, seconds=seconds, report=teller(as_json))
+        generalisation(read_json(output), figure)
     answer(found, as_json)
 
 
@@ -230,7 +218,7 @@ def bench(
         from bench.library import run
 
         results = run(quick=quick, training=training, report=say)
-    from puzlm.images import write_bytes
+    from puzlm.files import write_bytes
 
     write_bytes(output, (json.dumps(results, indent=1) + "\n").encode())
     answer(results, as_json, f"written to {output}")

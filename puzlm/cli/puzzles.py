@@ -104,7 +104,7 @@ def solve(
     given: Annotated[list[str] | None, typer.Option(help="Fix a piece: PIECE=CELL.")] = None,
     incomplete: Annotated[
         bool,
-        typer.Option(help="Pieces may be missing; if there are more than cells, some stay out."),
+        typer.Option(help="Pieces may be missing or too many: no longer needed.", hidden=True),
     ] = False,
     rotations: Annotated[
         bool, typer.Option(help="Pieces may be turned by quarter turns; a model says which way up.")
@@ -156,9 +156,7 @@ def solve(
             raise SettingsError("--given: fixes pieces of one puzzle, not of many")
         folder, found = output or Path("solved"), []
         with Progress("solving", len(path), quiet=as_json) as tick:
-            for one in solving.solve_many(
-                engine(), path, folder, grid=grid, incomplete=incomplete, gifs=gif, tick=tick
-            ):
+            for one in solving.solve_many(engine(), path, folder, grid=grid, gifs=gif, tick=tick):
                 found.append(one.as_dict())
                 if one.error:
                     solving.complain(one)
@@ -168,13 +166,11 @@ def solve(
         if not as_json:
             solving.show_many(found, folder)
         raise typer.Exit(2 if any("error" in record for record in found) else 0)
-    if table:
-        loaded = photos.as_puzzle(table, grid)
-    else:
-        loaded = solving.load(path, grid, incomplete, chosen)
+    loaded = photos.as_puzzle(table, grid) if table else solving.load(path, grid, chosen)
     output = output or Path("solved.png")
     solving.check_output(path, loaded, output, gif)
     solution = engine().solve(loaded, given=fixed)
+    loaded = solving.laid_out(loaded, solution)
     solving.write(loaded, solution, output, gif)
     if table is not None:
         photos.write_guide(table, solution, output)
@@ -225,10 +221,8 @@ def web(
     ] = None,
 ) -> None:
     """Serve the page to cut, solve and mend puzzles; open its address in a browser."""
-    try:
-        from puzlm.web.serve import serve
-    except ImportError as error:
-        raise SettingsError(f"{error.name} is missing: pip install 'puzlm[web]'") from error
+    from puzlm.web.serve import serve
+
     serve(
         host,
         port,

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from puzlm.errors import PuzlmError, PuzzleError, SettingsError
-from puzlm.images import IMAGE_SUFFIXES, check_picture, encode_image, write_all
+from puzlm.files import write_all
+from puzlm.images import IMAGE_SUFFIXES, check_picture, encode_image
 from puzlm.metrics import absolute, perfect
 from puzlm.pieces.folder import unread, visible
 from puzlm.puzzle import Puzzle
+from puzlm.solution import grid_name
 from puzlm.solver import Solution, Solver
 
 TOGETHER = 16  # puzzles in memory, and read by the model, at once
@@ -85,7 +87,7 @@ def is_puzzle(folder: Path) -> bool:
     )
 
 
-def load(path: Path, grid: str | None, incomplete: bool, solver: str = "auto") -> Puzzle:
+def load(path: Path, grid: str | None, solver: str = "auto") -> Puzzle:
     """Read a puzzle; one that would take all memory is refused, pictures left out are named."""
     if path.is_dir() and (left := unread(path)):
         print(
@@ -93,7 +95,7 @@ def load(path: Path, grid: str | None, incomplete: bool, solver: str = "auto") -
             "a type that cannot be read; turn them into .png",
             file=sys.stderr,
         )
-    puzzle = Puzzle.load(path, grid, incomplete=incomplete)
+    puzzle = Puzzle.load(path, grid)
     check_pieces(max(len(puzzle.pieces), puzzle.cells), str(path), solver)
     return puzzle
 
@@ -151,7 +153,6 @@ def solve_many(
     folder: Path,
     *,
     grid: str | None = None,
-    incomplete: bool = False,
     gifs: Path | None = None,
     tick: Callable[[int], None] | None = None,
 ) -> Iterator[Solved]:
@@ -159,9 +160,7 @@ def solve_many(
     done = 0
     if gifs is not None and (gifs.is_file() or gifs.suffix.lower() == ".gif"):
         raise SettingsError(f"--gif {gifs}: a folder is needed for the animations of many puzzles")
-    for batch in _batches(
-        zip(paths, pictures(paths, folder), strict=True), grid, incomplete, engine.solver
-    ):
+    for batch in _batches(zip(paths, pictures(paths, folder), strict=True), grid, engine.solver):
         for solved in _solve(engine, batch):
             if solved.solution is not None and solved.puzzle is not None:
                 try:
@@ -175,14 +174,14 @@ def solve_many(
 
 
 def _batches(
-    pairs: Iterable[tuple[Path, Path]], grid: str | None, incomplete: bool, solver: str
+    pairs: Iterable[tuple[Path, Path]], grid: str | None, solver: str
 ) -> Iterator[list[Solved]]:
     """Read puzzles, a few at a time."""
     batch: list[Solved] = []
     pixels = 0
     for path, picture in pairs:
         try:
-            puzzle = load(path, grid, incomplete, solver)
+            puzzle = load(path, grid, solver)
             batch.append(Solved(path, picture, puzzle))
             pixels += puzzle.pieces.size // 3
         except (PuzlmError, OSError) as error:
@@ -207,9 +206,14 @@ def _solve(engine: Solver, batch: list[Solved]) -> Iterator[Solved]:
             continue
         try:
             solution = next(found) if found is not None else engine.solve(one.puzzle)
-            yield Solved(one.path, one.picture, one.puzzle, solution)
+            yield Solved(one.path, one.picture, laid_out(one.puzzle, solution), solution)
         except PuzlmError as error:
             yield Solved(one.path, one.picture, error=str(error))
+
+
+def laid_out(puzzle: Puzzle, solution: Solution) -> Puzzle:
+    """The puzzle with the grid that was found for it."""
+    return replace(puzzle, grid=solution.grid)
 
 
 def _keep(solved: Solved, gifs: Path | None) -> None:
@@ -303,9 +307,22 @@ def numbering(names: Sequence[str]) -> str:
 
 
 def remarks(found: Solution, puzzle: Puzzle) -> list[str]:
-    """What a person should know who gave a sheet: whether its grid may be another."""
-    rows, columns = puzzle.grid
+    """What a person should know: which grid it is, what is missing, what was left out."""
+    rows, columns = found.grid
     said = []
+    if len(found.tried) > 1:
+        second = grid_name(found.tried[1][0])
+        said.append(
+            f"grid {rows}x{columns}, the best of {len(found.tried)} tried; the next is {second}; "
+            "--grid sets another"
+        )
+    more = len(puzzle.pieces) - len(found.strangers) - rows * columns
+    if more:
+        pieces = "1 piece" if abs(more) == 1 else f"{abs(more)} pieces"
+        said.append(f"{pieces} {'fewer' if more < 0 else 'more'} than the grid has cells")
+    if found.strangers:
+        names = ", ".join(puzzle.names[i] if puzzle.names else str(i) for i in found.strangers)
+        said.append(f"left out, of another picture as it seems: {names}")
     if puzzle.settings.get("found"):
         said.append(f"grid {rows}x{columns}, found from the seams; --grid sets another")
     if puzzle.settings.get("cropped"):

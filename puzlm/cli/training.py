@@ -154,13 +154,6 @@ def ablate(
     stop_after: Annotated[
         float | None, typer.Option(help="Begin no row that might not end within so many seconds.")
     ] = None,
-    share: Annotated[
-        int,
-        typer.Option(
-            help="Other processes run this plan in the same folder with the same number; so many "
-            "may train at a time."
-        ),
-    ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
 ) -> None:
@@ -174,7 +167,6 @@ def ablate(
         only=only or [],
         seconds=seconds,
         stop_after=float("inf") if stop_after is None else stop_after,
-        share=share,
         device=device,
         report=teller(as_json),
     )

@@ -32,11 +32,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm import metrics
+from puzlm import __version__, metrics
 from puzlm.errors import PuzzleError, SettingsError
+from puzlm.files import write_bytes
 from puzlm.harness.protocols import Protocol, read_data
 from puzlm.harness.resuming import resume
-from puzlm.images import write_bytes
 from puzlm.puzzle import Puzzle
 
 VERSION = 1  # of the results file
@@ -167,6 +167,8 @@ def evaluate(
     """
     head = {"version": VERSION, "protocol": protocol.settings(), "solver": solver_name}
     head["settings"] = json.loads(json.dumps(settings or {}, default=str))
+    head["puzlm"] = __version__
+    head["files"] = before_files = _files_of(solver)
     commit = current_commit()
     if output is not None and Path(output).is_dir():
         raise SettingsError(f"output {output}: is a folder, a file name is needed")
@@ -191,6 +193,9 @@ def evaluate(
             progress(len(outcomes))
     if not outcomes:
         raise PuzzleError("there are no puzzles to evaluate on")
+    if changed := set(_files_of(solver).items()) - set(before_files.items()):
+        name = min(changed)[0]
+        raise SettingsError(f"{name}: was changed while it was evaluated; evaluate again")
     # With the index, which picks the permutation: equal fingerprints are equal puzzles.
     digests = "".join(f"{record['index']}:{record['digest']}\n" for record in outcomes)
     fingerprint = hashlib.sha256(digests.encode()).hexdigest()
@@ -216,6 +221,15 @@ def evaluate(
         write_bytes(output, (json.dumps(result) + "\n").encode())
         partial.unlink(missing_ok=True)
     return result
+
+
+def _files_of(solver: Any) -> dict[str, str]:
+    """SHA-256 of every file that a solver's answers depend on; empty if it has none.
+
+    `Solver.solve_many` says it by the solver it belongs to, other solvers by an attribute `files`.
+    """
+    asked = getattr(getattr(solver, "__self__", solver), "files", None)
+    return dict(asked()) if callable(asked) else {}
 
 
 def _questions(

@@ -19,10 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from puzlm import manifest
 from puzlm.errors import PuzlmError, PuzzleError, SettingsError
+from puzlm.files import read_json, write_bytes
 from puzlm.harness.evaluate import MEASURES, current_commit, evaluate
 from puzlm.harness.protocols import PROTOCOLS, Protocol, read_data
-from puzlm.images import Pixels, iter_blobs, read_image, write_bytes
+from puzlm.images import Pixels, iter_blobs, read_image
 from puzlm.models import pretrained as checkpoints
 from puzlm.puzzle import Grid, Puzzle, assemble, geometry, parse_grid
 from puzlm.solver import load_solver
@@ -220,10 +222,10 @@ def _weights(name: str, model: str | None) -> str:
     # Without a model the solver may choose among those in the box.
     folders = [checkpoints.find(model)] if model else map(checkpoints.find, checkpoints.names())
     for path in sorted(path for folder in folders for path in folder.iterdir()):
-        if path.suffix in (".safetensors", ".json") and path.is_file():
+        if path.suffix in (".safetensors", ".json") and path.name != manifest.NAME:
             text = path.read_bytes()
             if path.name == "card.json":  # its measured results change nothing
-                text = json.dumps({**json.loads(text), "results": None}, sort_keys=True).encode()
+                text = json.dumps({**read_json(path), "results": None}, sort_keys=True).encode()
             digest.update(path.name.encode() + text)
     return digest.hexdigest()[:16]
 
@@ -237,13 +239,13 @@ def _read(path: str | Path) -> list[Record]:
     if not Path(path).exists():
         return []
     try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
+        record = read_json(path)
         cells: list[Record] = list(record["cells"])
         for cell in cells:
             _key(cell)
         if record["version"] != VERSION:
             raise ValueError
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise SettingsError(
             f"{path}: not a file of `puzlm generalise`; delete it or choose another output"
         ) from error

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from puzlm.errors import ImageError, PuzzleError, SettingsError, nearest
+from puzlm.harness.damage import damaged
 from puzlm.harness.released import read_csv, read_npy, spread
 from puzlm.images import FORMATS, Pixels, iter_blobs, iter_images, picture_files, read_image
 from puzlm.puzzle import (
@@ -74,6 +75,7 @@ class Protocol:
     # "picture", "pieces": what is compressed before, or after, cutting, to see what that changes
     codec: str = ""
     leaks: bool = False  # measured: pictures compressed before cutting are solved better
+    damage: str = ""  # done to the pieces after cutting, by its name in damage.py
     missing: int = 0
     scored: str = "all"  # "all", "present" (some are missing), "non-centre" (the centre is given)
     seed: int = 0
@@ -86,7 +88,11 @@ class Protocol:
         record = asdict(replace(self, papers=(), published=()))
         for name in ("papers", "published", "leaks"):  # what is known of it, not what it is
             del record[name]
-        for name in ("turned", "codec"):  # as in results files written before there were these
+        for name in (
+            "turned",
+            "codec",
+            "damage",
+        ):  # as in results files written before there were these
             if not record[name]:
                 del record[name]
         return {**record, "grid": list(self.grid)} | ({"filter": "area"} if self.resize else {})
@@ -210,6 +216,12 @@ def _all() -> Iterator[Protocol]:
         cell = 288 // max(grid)
         name = "worn-{}x{}".format(*grid)
         yield Protocol(name, grid, 288, 288, 288, cell, piece, cell - piece)
+    # What light, cameras, codecs and scanners do to the pieces themselves; our own numbers.
+    for damage, side in (("light", 288), ("noise", 288), ("light-jpeg", 288), ("cut", 288),
+                         ("scan", 480)):  # fmt: skip
+        for grid in ((4, 4), (6, 8) if damage == "scan" else (8, 8)):
+            cell, name = side // grid[1], "{}-{}x{}".format(damage, *grid)
+            yield Protocol(name, grid, side, side, side, cell, cell, 0, damage=damage)
     yield Protocol("kaggle-3x3", (3, 3), 201, 201, 201, 67, 67, 0, released="csv",
                    papers=("github.com/cansakiroglu/Puzzle-Solver",))  # fmt: skip
 
@@ -300,6 +312,8 @@ def make_puzzle(protocol: Protocol, image: Pixels, index: int) -> Puzzle:
     pieces = cut_at(image, where, offsets)[order]
     if protocol.codec == "pieces":
         pieces = np.stack([_compressed(piece) for piece in pieces])
+    if protocol.damage:
+        pieces = damaged(protocol.damage, list(pieces), rng)
     if protocol.restore:
         pieces = np.stack([_resized(piece, where.cell) for piece in pieces])
     settings = {"scale": round(scale, 4), "cell": where.cell[0], "piece": where.piece[0]}

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from puzlm.errors import PuzlmError, SettingsError
+from puzlm.errors import PuzlmError, SettingsError, missing
 from puzlm.puzzle import Grid
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 from puzlm.tokenizer.token_files import Tokens, chunks, tokenize_blobs
@@ -160,7 +160,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
         import ray
         import ray.data
     except ImportError as error:
-        raise SettingsError(f"{error.name} is missing: pip install 'puzlm[ray]'") from error
+        raise missing(error) from error
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its tracebacks are raised, too
     more = {"include_dashboard": False} if address == "local" else {}
     try:

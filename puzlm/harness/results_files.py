@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from puzlm.errors import PuzlmError
+from puzlm.files import as_record, parse_json, read_json, write_bytes
 from puzlm.harness.evaluate import MEASURES, VERSION
-from puzlm.images import write_bytes
 
 LARGEST = 1 << 30  # bytes of answers in one archive: a small file cannot fill the memory
 
@@ -64,19 +64,15 @@ def pack(folder: str | Path, results: dict[str, dict[str, Any]]) -> None:
 
 
 def _read_record(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        version = record["version"]
-    except OSError as error:
-        raise PuzlmError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise PuzlmError(f"{path}: not a results file") from error
+    record = read_json(path)
+    if (version := record.get("version")) is None:
+        raise PuzlmError(f"{path}: not a results file")
     if version != VERSION:
         raise PuzlmError(
-            f"{path}: a results file of version {version}, this PuzLM reads "
+            f"{path}: a results file of version {version!r:.40}, this PuzLM reads "
             f"{VERSION}; evaluate again"
         )
-    return typing.cast(dict[str, Any], record)
+    return record
 
 
 def _whole(record: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -103,6 +99,6 @@ def _unpacked(archive: Path) -> dict[str, Any]:
             text = file.read(LARGEST + 1)
         if len(text) > LARGEST:
             raise ValueError("too large")
-        return typing.cast(dict[str, Any], json.loads(text))
-    except (OSError, ValueError, EOFError, lzma.LZMAError, RecursionError) as error:
+    except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
         raise PuzlmError(f"{archive}: answers cannot be read ({error})") from error
+    return as_record(parse_json(text, archive), archive)

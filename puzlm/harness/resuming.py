@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from puzlm.errors import SettingsError
-from puzlm.images import write_bytes
+from puzlm.files import parse_json, read_bytes, write_bytes
 
 
 def resume(
     partial: Path, head: dict[str, Any], commit: str
 ) -> tuple[str, dict[int, dict[str, Any]]]:
     """Read the puzzles done before, or begin the file."""
-    lines = partial.read_bytes().split(b"\n") if partial.exists() else []
+    lines = read_bytes(partial, SettingsError).split(b"\n") if partial.exists() else []
     try:
         # Only whole lines: what follows the last line end was being written when it stopped.
-        first, *records = [json.loads(line) for line in lines[:-1]] or [None]
+        first, *records = [parse_json(line, partial) for line in lines[:-1]] or [None]
         done = {int(record["index"]): record for record in records}
         begun = None if first is None else {key: first.get(key) for key in head}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -39,8 +39,10 @@ def resume(
 def _changed(begun: dict[str, Any], head: dict[str, Any]) -> list[str]:
     """Names of what differs between two headers; of the settings, which ones."""
     changed = [key for key in head if begun[key] != head[key]]
-    before, now = begun["settings"], head["settings"]
-    if "settings" in changed and isinstance(before, dict):
-        changed.remove("settings")
-        changed += [key for key in {**before, **now} if before.get(key) != now.get(key)]
-    return ["version of the solver's source file" if k == "source" else k for k in changed]
+    for part in ("settings", "files"):
+        before, now = begun[part], head[part]
+        if part in changed and isinstance(before, dict):
+            changed.remove(part)
+            changed += [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    names = {"source": "version of the solver's source file", "puzlm": "version of puzlm"}
+    return [names.get(key, key) for key in changed]

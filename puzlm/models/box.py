@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from puzlm.devices import check_device
-from puzlm.errors import SettingsError, nearest
+from puzlm.errors import ModelError, SettingsError, nearest
+from puzlm.model_files import read_json
 from puzlm.models import pretrained as checkpoints
 from puzlm.models.decoding import Reader
-from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
+from puzlm.tokenizer.piece_tokenizer import PieceTokenizer, tokenizer_settings
 
 BACKENDS = ("auto", "torch", "onnx")
 VISION = "vision"  # the folder that holds the ViT and its pairwise twin
@@ -36,12 +37,18 @@ def backend_of(folder: Path, backend: str, device: str) -> str:
     check_device(device)
     if backend != "auto":
         return backend
-    ready = (folder / "onnx.json").is_file() and find_spec("onnxruntime") is not None
+    graphs = (folder / name for name in ("encoder.onnx", "vision.onnx", "edges.onnx"))
+    ready = any(graph.is_file() for graph in graphs) and find_spec("onnxruntime") is not None
     return "onnx" if ready and device == "cpu" else "torch"
 
 
 def load_reader(folder: Path, backend: str, device: str) -> Reader:
-    """The encoder-decoder of a folder."""
+    """The encoder-decoder of a folder, whose tokens must be those of its tokenizer."""
+    written = read_json(folder / "model.json").get("vocabulary")
+    if written != (read := len(PieceTokenizer(tokenizer_settings(folder)))):
+        raise ModelError(
+            f"{folder}: model.json has {written!r} tokens, tokenizer.json {read}: they do not fit"
+        )
     if backend_of(folder, backend, device) == "onnx":
         from puzlm.models.onnx_reader import OnnxReader
 
@@ -130,6 +137,16 @@ class Box:
             if (folder / "tokenizer.json").is_file()
             for grid in checkpoints.card(folder).get("grids", [])
         }
+
+    @cached_property
+    def tokenizer(self) -> PieceTokenizer:
+        """The tokenizer of the model that is asked where none is named."""
+        return PieceTokenizer.from_pretrained(checkpoints.find())
+
+    @cached_property
+    def sides(self) -> Any:
+        """The symbolic side model beside it."""
+        return load_sides(checkpoints.find(), *self._how)
 
     @cached_property
     def vision(self) -> Any:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.errors import PuzlmError, SettingsError, nearest
+from puzlm.errors import SettingsError, nearest
 from puzlm.tokenizer.settings import BOS
 
 Ints = NDArray[np.int64]
@@ -184,10 +184,7 @@ def assign(found: Decoded, fixed: Ints | None = None) -> Decoded:
 
 def assigned(marginals: Floats, given: Mapping[int, int] | None = None) -> Ints:
     """Cells (pieces,), all different, with the largest product of marginals (pieces, cells)."""
-    try:  # late: a third of a cold start without torch
-        from scipy.optimize import linear_sum_assignment
-    except ModuleNotFoundError as error:
-        raise PuzlmError("decode 'assign' needs scipy: pip install scipy") from error
+    from scipy.optimize import linear_sum_assignment  # late: a third of a cold start
 
     value = np.log(marginals + 1e-9)
     for piece, cell in (given or {}).items():

@@ -7,21 +7,21 @@ Writing a graph needs onnx, the rest numpy and onnxruntime only.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.errors import ModelError, PuzlmError, SettingsError, nearest
-from puzlm.images import cores, write_bytes
-from puzlm.tokenizer.piece_tokenizer import read_json, read_safetensors
-
-Shapes = dict[str, tuple[Any, ...]]  # an axis is a number, or the name of a free one
+from puzlm import manifest
+from puzlm.errors import ModelError, PuzlmError, SettingsError, missing, nearest
+from puzlm.files import write_bytes
+from puzlm.images import cores
+from puzlm.model_files import Weights, read_safetensors, read_weights
+from puzlm.models.onnx_check import Shapes, check_graph, ends_of
 
 # Storage of the weights; arithmetic is float32. int8 stores as it finds and multiplies the
 # encoder's activations and weights as integers: 0.8 ms instead of 2.9 for 152 x 512 x 2048.
@@ -33,30 +33,11 @@ KINDS["present"] = "BOOL"
 MICROSOFT = "com.microsoft"  # onnxruntime's own operators
 
 
-def header(path: Path) -> tuple[dict[str, Any], int, str]:
-    """Tensor entries of a safetensors file, where their bytes start, and a digest of both."""
-    try:
-        with path.open("rb") as file:
-            size, whole = int.from_bytes(file.read(8), "little"), path.stat().st_size
-            if size > whole:
-                raise ValueError("no header")
-            text = file.read(size)
-        entries = json.loads(text)
-        entries.pop("__metadata__", None)
-        if max(entry["data_offsets"][1] for entry in entries.values()) != whole - 8 - size:
-            raise ValueError("cut short")
-    except FileNotFoundError as error:
-        raise ModelError(f"{path.parent}: {path.name} is missing") from error
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
-        raise ModelError(f"{path}: not a readable safetensors file ({error})") from error
-    return entries, 8 + size, hashlib.sha256(text).hexdigest()
-
-
 def store_weights(folder: Path, out: Path, name: str, dtype: str | None) -> None:
     """Put a safetensors file of a model into `out`, its tensors in the wanted dtype."""
     if dtype is not None and dtype not in DTYPES:
         raise SettingsError(f"dtype '{dtype}' is unknown; {nearest(dtype, DTYPES)}")
-    entries, wanted = header(folder / name)[0], None if dtype is None else DTYPES[dtype]
+    entries, wanted = read_weights(folder / name).entries, DTYPES[dtype] if dtype else None
     if wanted is None or all(entry["dtype"] == wanted for entry in entries.values()):
         if out.resolve() != folder.resolve():
             write_bytes(out / name, (folder / name).read_bytes())
@@ -82,10 +63,11 @@ class Graph:
         try:
             import onnx
         except ImportError as error:
-            raise PuzlmError("exporting needs onnx: pip install 'puzlm[onnx]'") from error
+            raise missing(error) from error
         self.onnx: Any = onnx
         self.weights, self.settings = weights.name, settings
-        self.header, self.start, _ = header(weights)
+        store = read_weights(weights)
+        self.header, self.start = store.entries, store.start
         self.integers = integers  # weights to multiply by as int8; None: as float32
         self.d, self.heads = settings["d_model"], settings["heads"]
         self.nodes: list[Any] = []
@@ -213,44 +195,58 @@ class Graph:
         return data
 
 
-def read_record(folder: Path, version: int) -> dict[str, Any]:
-    """onnx.json: what `puzlm export` says about the graphs of a folder."""
-    if not (folder / "onnx.json").is_file():
-        raise ModelError(f"{folder}: has no ONNX graphs; write them with puzlm export")
-    record = read_json(folder / "onnx.json")
-    if record.get("version") != version:
-        raise ModelError(f"{folder}: ONNX graphs of another version; run puzlm export again")
-    return record
+def open_session(
+    path: Path, weights: Weights, inputs: Shapes, outputs: Shapes, threads: int | None = None
+) -> Session:
+    """An onnxruntime session of a graph with these ends and these weights, on the processor."""
+    import onnxruntime
 
-
-def check_layout(weights: Path, layout: Any) -> None:
-    """Refuse weights that lie elsewhere in their file than the graphs think."""
-    if header(weights)[2] != layout:
-        raise ModelError(
-            f"{weights.parent}: the graphs were written for another {weights.name}; "
-            "run puzlm export again"
-        )
-
-
-def open_session(path: Path, threads: int | None = None) -> Any:
-    """An onnxruntime session of a graph, on the processor."""
+    if not path.exists():
+        raise ModelError(f"{path.parent}: {path.name} is missing; write it with puzlm export")
     try:
-        import onnxruntime
-    except ImportError as error:
-        raise PuzlmError("this needs onnxruntime: pip install 'puzlm[onnx]'") from error
-    if not path.is_file():
-        raise ModelError(f"{path.parent}: {path.name} is missing")
+        ends = ends_of(inputs, KINDS), ends_of(outputs, KINDS)
+        check_graph(manifest.read(path), *ends, weights)
+    except ValueError as error:
+        if isinstance(error, PuzlmError):
+            raise
+        raise ModelError(f"{path}: {error}; run puzlm export again") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or wanted_threads()
     options.log_severity_level = 3  # errors only; they come as exceptions as well
     # Two sessions have two thread pools: the idle one must not spin on the busy one's cores.
     # An answer on 2 cores with other work beside it: 92-132 ms, spinning 207-355 ms.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    with _as_damage(path):
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return Session(path, session)
+
+
+class Session:
+    """An open graph; what goes wrong in it is one line."""
+
+    def __init__(self, path: Path, session: Any) -> None:
+        self.path, self.session = path, session
+
+    def run(self, names: list[str] | None, feed: dict[str, Any]) -> list[NDArray[Any]]:
+        """The outputs of these names, or all of them; none may hold NaN."""
+        with _as_damage(self.path):
+            found: list[NDArray[Any]] = self.session.run(names, feed)
+        with np.errstate(all="ignore"):
+            broken = any(np.isnan(array.sum()) for array in found)
+        if broken:
+            raise ModelError(f"{self.path}: damaged (what it computes is no number)")
+        return found
+
+
+@contextmanager
+def _as_damage(path: Path) -> Iterator[None]:
+    """Say of which file onnxruntime complains; it raises a dozen kinds, and all mean the same."""
     try:
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    # onnxruntime raises a dozen kinds on damaged files; every one means the same here.
+        yield
     except Exception as error:
-        raise ModelError(f"{path}: damaged ({' '.join(str(error).split())})") from error
+        if any(words in str(error) for words in ("allocate memory", "bad_alloc")):
+            raise  # the command says so
+        raise ModelError(f"{path}: damaged ({' '.join(str(error).split())[:300]})") from error
 
 
 def wanted_threads() -> int:

@@ -3,7 +3,6 @@
     model.safetensors   the weights, untouched: both graphs point into it (ONNX external data)
     encoder.onnx        sentences -> keys and values of every cross-attention, made once
     step.onnx           one token a row and the keys and values so far -> logits and one more
-    onnx.json           which layout of model.safetensors the graphs were written for
 
 Pointing into model.safetensors keeps one copy of the weights for torch and ONNX together; half
 precision weights stay so on disk and are cast once, when a session opens. The graphs are written
@@ -13,7 +12,7 @@ node by node with `onnx`: torch's new exporter would need onnxscript, its old on
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,31 +20,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from puzlm import manifest
 from puzlm.errors import ModelError, PuzlmError
-from puzlm.images import write_bytes
-from puzlm.models.onnx_graph import (
-    Graph,
-    Shapes,
-    balanced,
-    check_layout,
-    header,
-    open_session,
-    read_record,
-    store_weights,
-)
-from puzlm.sections import section
-from puzlm.tokenizer.piece_tokenizer import (
-    TokenizerSettings,
-    read_json,
-    read_safetensors,
-)
+from puzlm.files import write_bytes
+from puzlm.model_files import read_json, read_safetensors, read_weights
+from puzlm.models.onnx_check import Shapes
+from puzlm.models.onnx_graph import Graph, balanced, open_session, store_weights
+from puzlm.tokenizer.piece_tokenizer import TokenizerSettings, tokenizer_settings
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
 
 WEIGHTS = "model.safetensors"
-VERSION = 2  # of the graphs' inputs and outputs
+MOST = 100_000  # of anything that model.json counts; before anything so large is made
 NEVER = -1e9  # added to the score of a masked position
 POSITION_OFFSET = 2  # BART's position tables have two unused rows in front
 
@@ -67,13 +55,8 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
         from puzlm.models import onnx_vision as export_vision  # late: it borrows from here
 
         return export_vision.export(folder, out, dtype)
-    record = read_json(folder / "model.json")
-    if record.get("backbone") != "bart":
-        raise PuzlmError(
-            f"{folder}: backbone '{record.get('backbone')}' has no ONNX form; only 'bart' has. "
-            "Solve with backend='torch' instead"
-        )
-    reads = _tokenizer_settings(folder)
+    record = _model_settings(folder)
+    reads = tokenizer_settings(folder)
     store_weights(folder, out, WEIGHTS, dtype)
     try:
         integers = read_safetensors(out / WEIGHTS) if dtype == "int8" else None
@@ -81,6 +64,7 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
         step = _step(Graph(out / WEIGHTS, record))
     except (KeyError, TypeError) as error:
         raise ModelError(f"{folder}: {WEIGHTS} does not fit model.json ({error})") from error
+    manifest.drop(out)
     write_bytes(out / "encoder.onnx", encoder)
     write_bytes(out / "step.onnx", step)
     parts = ["tokenizer", "sides"] if (folder / "sides.json").exists() else ["tokenizer"]
@@ -91,8 +75,6 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
         for name in ["model.json", "card.json", "settings.json", *files]:
             if (folder / name).is_file():
                 write_bytes(out / name, (folder / name).read_bytes())
-    about = {"version": VERSION, "layout": header(out / WEIGHTS)[2]}
-    write_bytes(out / "onnx.json", (json.dumps(about, indent=1) + "\n").encode())
     return out
 
 
@@ -117,9 +99,7 @@ def _encoder(g: Graph, reads: TokenizerSettings) -> bytes:
         for p in "kv":
             y = g.linear(f"model.decoder.layers.{number}.encoder_attn.{p}_proj", x)
             g.op("Identity", g.split(y, shape, p == "k"), out=[f"cross_{p}{number}"])
-    ids = ("batch", "length", symbols) if symbols > 1 else ("batch", "length")
-    cross = _shapes(g, "cross", "batch", "length")
-    return g.finish({"input_ids": ids, "attention_mask": ("batch", "length")}, cross)
+    return g.finish(*encoder_ends(g.settings, symbols))
 
 
 def _words(g: Graph, reads: TokenizerSettings) -> str:
@@ -174,12 +154,7 @@ def _step(g: Graph) -> bytes:
         x = g.op("Add", x, found)
         x = _feed_forward(g, name, g.norm(f"{name}.encoder_attn_layer_norm", x))
     _project(g, x)
-    return g.finish(
-        {"tokens": ("rows",), "wanted": ("wanted",), "attention_mask": ("batch", "length")}
-        | _shapes(g, "cross", "batch", "length")
-        | _shapes(g, "past", "rows", "past"),
-        {"logits": ("rows", "scored")} | _shapes(g, "new", "rows", "past + 1"),
-    )
+    return g.finish(*step_ends(g.settings))
 
 
 def _project(g: Graph, x: str) -> None:
@@ -199,11 +174,28 @@ def _project(g: Graph, x: str) -> None:
     g.op("If", none, out=["logits"], then_branch=branches[0], else_branch=branches[1])
 
 
-def _shapes(g: Graph, name: str, rows: str, length: str) -> Shapes:
+def encoder_ends(settings: dict[str, Any], symbols: int) -> tuple[Shapes, Shapes]:
+    """Inputs and outputs of encoder.onnx, for a tokenizer of so many symbols a position."""
+    ids = ("batch", "length", symbols) if symbols > 1 else ("batch", "length")
+    inputs: Shapes = {"input_ids": ids, "attention_mask": ("batch", "length")}
+    return inputs, _shapes(settings, "cross", "batch", "length")
+
+
+def step_ends(settings: dict[str, Any]) -> tuple[Shapes, Shapes]:
+    """Inputs and outputs of step.onnx."""
+    inputs: Shapes = {"tokens": ("rows",), "wanted": ("wanted",)}
+    inputs["attention_mask"] = "batch", "length"
+    inputs |= _shapes(settings, "cross", "batch", "length")
+    inputs |= _shapes(settings, "past", "rows", "past")
+    return inputs, {"logits": ("rows", "scored")} | _shapes(settings, "new", "rows", "past + 1")
+
+
+def _shapes(settings: dict[str, Any], name: str, rows: str, length: str) -> Shapes:
     """Keys and values of all decoder layers, as a graph declares them."""
-    size = g.d // g.heads
-    shapes = {"k": (rows, g.heads, size, length), "v": (rows, g.heads, length, size)}
-    return {f"{name}_{p}{n}": shapes[p] for n in range(g.settings["decoder_layers"]) for p in "kv"}
+    heads, layers = settings["heads"], settings["decoder_layers"]
+    size = settings["d_model"] // heads
+    shapes = {"k": (rows, heads, size, length), "v": (rows, heads, length, size)}
+    return {f"{name}_{p}{n}": shapes[p] for n in range(layers) for p in "kv"}
 
 
 def _feed_forward(g: Graph, name: str, x: str) -> str:
@@ -237,9 +229,14 @@ class OnnxReader:
 
     def __init__(self, folder: str | Path, threads: int | None = None) -> None:
         folder = Path(folder)
-        check_layout(folder / WEIGHTS, read_record(folder, VERSION).get("layout"))
-        self.vocabulary = int(read_json(folder / "model.json")["vocabulary"])
-        self.sessions = [open_session(folder / n, threads) for n in ("encoder.onnx", "step.onnx")]
+        settings, weights = _model_settings(folder), read_weights(folder / WEIGHTS)
+        self.vocabulary: int = settings["vocabulary"]
+        symbols = len(tokenizer_settings(folder).terms)
+        ends = {"encoder": encoder_ends(settings, symbols), "step": step_ends(settings)}
+        self.sessions = [
+            open_session(folder / f"{name}.onnx", weights, *shapes, threads)
+            for name, shapes in ends.items()
+        ]
 
     def start(self, input_ids: Ints, attention_mask: Ints | None = None) -> State:
         if attention_mask is None:
@@ -279,19 +276,30 @@ class NumpySides:
 
     def __init__(self, folder: str | Path) -> None:
         record = read_json(Path(folder) / "sides.json")
-        self.arrays = read_safetensors(Path(folder) / "sides.safetensors")
-        self.arrays = {name: array.astype(np.float32) for name, array in self.arrays.items()}
-        needed = {"sharpness", "embed.weight"} | {
-            f"nets.{k}.{n}.{p}" for k in range(4) for n in (0, 2, 4) for p in ("weight", "bias")
-        }
-        if needed != set(self.arrays) or not {"symbols", "codes"} <= set(record):
+        weights = read_weights(Path(folder) / "sides.safetensors")
+        self.scale, arrays = weights.scale(), weights.arrays()
+        names = ("positions", "symbols", "codes", "embedding", "hidden", "vector")
+        try:
+            positions, symbols, codes, embedding, hidden, vector = (int(record[k]) for k in names)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"{folder}: sides.json: damaged ({error!r})") from error
+        widths = {0: (hidden, positions * symbols * embedding), 2: (hidden, hidden)}
+        widths[4] = vector, hidden
+        needed: dict[str, tuple[int, ...]] = {"sharpness": ()}
+        needed["embed.weight"] = symbols * codes, embedding
+        for k, n in itertools.product(range(4), widths):
+            needed |= {f"nets.{k}.{n}.weight": widths[n], f"nets.{k}.{n}.bias": widths[n][:1]}
+        if needed != {name: array.shape for name, array in arrays.items()}:
             raise ModelError(f"{folder}: sides.safetensors does not fit sides.json")
+        self.arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
         self.offsets = np.arange(record["symbols"]) * record["codes"]
 
     def vectors(self, sides: Ints) -> NDArray[np.float32]:
         """Sides (n, 4, B, F) -> unit vectors (n, 4, vector)."""
         w = self.arrays
         ids = sides[..., : len(self.offsets)] + self.offsets
+        if ids.max(initial=0) >= len(w["embed.weight"]):
+            raise ModelError("sides.json has fewer codes than tokenizer.json: they do not fit")
         x = w["embed.weight"][ids].reshape(len(sides), 4, -1)
         result = []
         for k in range(4):
@@ -305,8 +313,7 @@ class NumpySides:
     def scores(self, sides: Ints) -> tuple[Floats, Floats]:
         """Log-scores (right, below), each (n, n), as bigram.SideModel.scores gives them."""
         top, right, bottom, left = self.vectors(sides).swapaxes(0, 1)
-        scale = np.exp(self.arrays["sharpness"])
-        return balanced(right @ left.T * scale), balanced(bottom @ top.T * scale)
+        return balanced(right @ left.T * self.scale), balanced(bottom @ top.T * self.scale)
 
 
 def _gelu(x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -319,8 +326,18 @@ def _gelu(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(0.5 * x * (1.0 + erf), np.float32)
 
 
-def _tokenizer_settings(folder: Path) -> TokenizerSettings:
-    record = read_json(folder / "tokenizer.json")
-    record.pop("version", None)
-    settings: TokenizerSettings = section(TokenizerSettings, record, str(folder))
-    return settings
+def _model_settings(folder: Path) -> dict[str, Any]:
+    """The numbers of model.json that a graph depends on, checked."""
+    record = read_json(folder / "model.json")
+    if record.get("backbone") != "bart":
+        raise PuzlmError(
+            f"{folder}: backbone '{record.get('backbone')}' has no ONNX form; only 'bart' has. "
+            "Solve with backend='torch' instead"
+        )
+    names = ("encoder_layers", "decoder_layers", "d_model", "heads", "vocabulary")
+    for name in names:
+        if type(record.get(name)) is not int or not 0 < record[name] < MOST:
+            raise ModelError(f"{folder}: model.json: {name} must be a number from 1 to {MOST - 1}")
+    if record["d_model"] % record["heads"]:
+        raise ModelError(f"{folder}: model.json: d_model must be a multiple of heads")
+    return record

@@ -3,7 +3,6 @@
     vision.safetensors, edges.safetensors   the weights, untouched: the graphs point into them
     vision.onnx   pieces of puzzles -> scores of cells, one output a grid, and of neighbours
     edges.onnx    pieces -> unit vectors of their sides
-    onnx.json     which layout of the weights the graphs were written for
 
 `OnnxVision` and `OnnxEdges` answer as `Vision` and `Edges` do. `export` needs onnx, the rest numpy
 and onnxruntime only.
@@ -11,7 +10,6 @@ and onnxruntime only.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict
@@ -21,24 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from puzlm import manifest
 from puzlm.errors import ModelError, PuzzleError
-from puzlm.images import write_bytes
-from puzlm.models.onnx_graph import (
-    Graph,
-    balanced,
-    check_layout,
-    header,
-    open_session,
-    read_record,
-    store_weights,
-)
+from puzlm.files import write_bytes
+from puzlm.model_files import read_safetensors, read_weights
+from puzlm.models.onnx_check import Shapes
+from puzlm.models.onnx_graph import Graph, balanced, open_session, store_weights
 from puzlm.models.vision_settings import EdgeSettings, VisionSettings, against_none, read_settings
 from puzlm.puzzle import parse_grid
-from puzlm.tokenizer.piece_tokenizer import read_safetensors, resized
+from puzlm.tokenizer.piece_tokenizer import resized
 
 Floats = NDArray[np.float64]
 
-VERSION = 1  # of the graphs' inputs and outputs
 MEAN, SPREAD = 120.0, 64.0  # grey levels, as vision.py takes them
 
 
@@ -52,7 +44,7 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
     """
     folder = Path(folder)
     out = Path(folder if out is None else out)
-    layout, graphs = {}, {}
+    graphs = {}
     for name, (kind, write) in KINDS.items():
         if not (folder / f"{name}.json").exists():
             continue
@@ -63,15 +55,13 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
             graphs[name] = write(Graph(out / weights, asdict(settings), integers), settings)
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(f"{folder}: {weights} does not fit {name}.json ({error})") from error
-        layout[name] = header(out / weights)[2]
     if not graphs:
         raise ModelError(f"{folder}: has neither vision.json nor edges.json")
+    manifest.drop(out)
     for name, graph in graphs.items():
         write_bytes(out / f"{name}.onnx", graph)
         if out.resolve() != folder.resolve():
             write_bytes(out / f"{name}.json", (folder / f"{name}.json").read_bytes())
-    about = {"version": VERSION, "layout": layout}
-    write_bytes(out / "onnx.json", (json.dumps(about, indent=1) + "\n").encode())
     return out
 
 
@@ -90,18 +80,15 @@ def _vision(g: Graph, s: VisionSettings) -> bytes:
     x = _blocks(g, g.op("Reshape", x, g.constant(-1, s.d_model)), g.shape("pieces", 1, -1))
     pooled = g.op("ReduceMean", g.op("Reshape", x, by_piece), g.constant(2), keepdims=0)
     pooled = g.op("Reshape", g.norm("norm", pooled), g.constant(-1, s.d_model))
-    outputs: dict[str, tuple[Any, ...]] = {}
     for grid in s.grids:
         cells, name = math.prod(parse_grid(grid)), f"cells_{grid}"
         _expect(g, f"cells.{grid}.weight", cells, s.d_model)
         y = g.linear(f"cells.{grid}", pooled)
         g.op("Reshape", y, g.shape("pieces", 2, cells), out=[name])
-        outputs[name] = "n", "m", cells
     if s.waves:
         _expect(g, "waves.weight", s.waves**2, s.d_model)
         y = g.linear("waves", pooled)
         g.op("Reshape", y, g.shape("pieces", 2, s.waves**2), out=["waves"])
-        outputs["waves"] = "n", "m", s.waves**2
     half = s.d_model // 2
     for number, name in enumerate(("right", "below")):
         y = g.op("Reshape", g.linear(name, pooled), g.shape("pieces", 2, s.d_model))
@@ -112,9 +99,15 @@ def _vision(g: Graph, s: VisionSettings) -> bytes:
         key = g.op("Transpose", g.op("Concat", key, none, axis=1), perm=[0, 2, 1])
         found = g.op("MatMul", g.op("Mul", query, g.constant(half**-0.5)), key)
         g.op("Identity", found, out=[name])
-        outputs[name] = "n", "m", "m + 1"
-    pieces = "n", "m", s.side, s.side, 3
-    return g.finish({"pieces": pieces, "present": ("n", "m")}, outputs)
+    return g.finish(*vision_ends(s))
+
+
+def vision_ends(s: VisionSettings) -> tuple[Shapes, Shapes]:
+    """Inputs and outputs of vision.onnx."""
+    inputs: Shapes = {"pieces": ("n", "m", s.side, s.side, 3), "present": ("n", "m")}
+    outputs: Shapes = {f"cells_{g}": ("n", "m", math.prod(parse_grid(g))) for g in s.grids}
+    outputs |= {"waves": ("n", "m", s.waves**2)} if s.waves else {}
+    return inputs, outputs | {name: ("n", "m", "m + 1") for name in ("right", "below")}
 
 
 def _edges(g: Graph, s: EdgeSettings) -> bytes:
@@ -144,7 +137,12 @@ def _edges(g: Graph, s: EdgeSettings) -> bytes:
     length = g.op("Max", g.op("ReduceL2", y, g.constant(-1)), g.constant(1e-12))
     unit = g.op("Div", y, length)
     g.op("Reshape", unit, g.constant(-1, 4, s.vector), out=["vectors"])
-    return g.finish({"pieces": ("n", s.side, s.side, 3)}, {"vectors": ("n", 4, s.vector)})
+    return g.finish(*edges_ends(s))
+
+
+def edges_ends(s: EdgeSettings) -> tuple[Shapes, Shapes]:
+    """Inputs and outputs of edges.onnx."""
+    return {"pieces": ("n", s.side, s.side, 3)}, {"vectors": ("n", 4, s.vector)}
 
 
 KINDS: dict[str, tuple[type[Any], Callable[[Graph, Any], bytes]]] = {
@@ -194,8 +192,10 @@ class OnnxVision:
     """`Vision` with onnxruntime and numpy alone."""
 
     def __init__(self, folder: str | Path, threads: int | None = None) -> None:
-        self.settings: VisionSettings
-        self.settings, self.session = _open(Path(folder), "vision", threads)
+        self.settings = read_settings(VisionSettings, Path(folder) / "vision.json")
+        weights = read_weights(Path(folder) / "vision.safetensors")
+        ends = vision_ends(self.settings)
+        self.session = open_session(Path(folder) / "vision.onnx", weights, *ends, threads)
 
     def read(self, pieces: list[NDArray[Any]], grid: str) -> tuple[Floats | None, Floats, Floats]:
         """Say the same as `Vision.read`."""
@@ -221,34 +221,22 @@ class OnnxEdges:
     """`Edges` with onnxruntime and numpy alone."""
 
     def __init__(self, folder: str | Path, threads: int | None = None) -> None:
-        self.settings: EdgeSettings
-        self.settings, self.session = _open(Path(folder), "edges", threads)
-        sharpness = read_safetensors(Path(folder) / "edges.safetensors")["sharpness"]
-        self.scale = np.exp(sharpness.astype(np.float32))
+        self.settings = read_settings(EdgeSettings, Path(folder) / "edges.json")
+        weights = read_weights(Path(folder) / "edges.safetensors")
+        ends = edges_ends(self.settings)
+        self.session = open_session(Path(folder) / "edges.onnx", weights, *ends, threads)
+        self.scale = weights.scale()
 
     def scores(self, pieces: NDArray[Any]) -> tuple[Floats, Floats]:
         """Log-scores (right, below), each (n, n), as SideModel.scores gives them."""
-        x = resized(pieces, self.settings.side).astype(np.float32)
-        (vectors,) = self.session.run(["vectors"], {"pieces": x})
-        top, right, bottom, left = vectors.swapaxes(0, 1)
+        top, right, bottom, left = self.vectors(pieces).swapaxes(0, 1)
         return balanced(right @ left.T * self.scale), balanced(bottom @ top.T * self.scale)
 
-
-def _open(folder: Path, name: str, threads: int | None) -> tuple[Any, Any]:
-    """Settings and session of a graph."""
-    settings = read_settings(KINDS[name][0], folder / f"{name}.json")
-    layouts = read_record(folder, VERSION).get("layout")
-    layout = layouts.get(name) if isinstance(layouts, dict) else None
-    check_layout(folder / f"{name}.safetensors", layout)
-    session = open_session(folder / f"{name}.onnx", threads)
-    ends = {end.name for end in session.get_outputs()}
-    wanted = {f"cells_{grid}" for grid in getattr(settings, "grids", ())}
-    wanted |= {"waves"} if getattr(settings, "waves", 0) else set()
-    if session.get_inputs()[0].shape[-2] != settings.side or not wanted <= ends:
-        raise ModelError(
-            f"{folder}: {name}.onnx was written for another {name}.json; run puzlm export again"
-        )
-    return settings, session
+    def vectors(self, pieces: NDArray[Any]) -> NDArray[np.float32]:
+        """Unit vectors of the sides (n, 4, vector): top, right, bottom, left."""
+        x = resized(pieces, self.settings.side).astype(np.float32)
+        found: NDArray[np.float32] = self.session.run(["vectors"], {"pieces": x})[0]
+        return found
 
 
 def _at_cells(weights: NDArray[Any], grid: tuple[int, int], waves: int) -> NDArray[Any]:

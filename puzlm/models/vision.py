@@ -197,6 +197,13 @@ class Edges(nn.Module):
         x = torch.from_numpy(resized(pieces, self.settings.side)).to(self.place.device)
         return neighbour_scores(self(x), self.sharpness.exp())
 
+    @torch.no_grad()
+    def vectors(self, pieces: NDArray[Any]) -> NDArray[Any]:
+        """Unit vectors of the sides (n, 4, vector): top, right, bottom, left."""
+        x = torch.from_numpy(resized(pieces, self.settings.side)).to(self.place.device)
+        found: NDArray[Any] = self(x).cpu().numpy()
+        return found
+
     def save_pretrained(self, folder: str | Path) -> None:
         """Write edges.json and edges.safetensors (half precision)."""
         save_half(self, folder, "edges")

@@ -6,15 +6,16 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from puzlm.errors import ImageError, PuzlmError, PuzzleError
-from puzlm.images import IMAGE_SUFFIXES, read_image, write_image
-from puzlm.puzzle import Grid, Puzzle, guess_grid, parse_grid, shuffled
+from puzlm.errors import PuzlmError, PuzzleError
+from puzlm.files import read_json, temporary
+from puzlm.images import IMAGE_SUFFIXES, encode_image, read_image
+from puzlm.pieces.repair import equal_sizes, unequal
+from puzlm.puzzle import Grid, Puzzle, open_grid, parse_grid, shuffled
 
 RECORD, SHEET, SOLVED = "puzzle.json", "shuffled.png", "solved.png"
 FOREIGN = (
@@ -44,40 +45,33 @@ def write(puzzle: Puzzle, folder: Path) -> None:
         raise PuzzleError(f"{folder}: is a file, a folder name is needed here")
     if folder.is_dir() and (other := _foreign(folder)) is not None:
         raise PuzzleError(f"{folder}: holds other files ({other}); choose a new folder")
+    digits = len(str(len(puzzle.pieces)))
+    names = [f"piece_{i:0{digits}d}.png" for i in range(len(puzzle.pieces))]
+    record = {
+        "version": 1,
+        "grid": list(puzzle.grid),
+        "pieces": names,
+        "truth": None if puzzle.truth is None else puzzle.truth.tolist(),
+        **puzzle.settings,
+    }
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:40]}."))
+        with temporary(folder, folder=True) as part:
+            for name, piece in zip(names, puzzle.pieces, strict=True):
+                (part / name).write_bytes(encode_image(name, piece))
+            (part / SHEET).write_bytes(encode_image(SHEET, shuffled(puzzle)))
+            (part / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.replace(part, folder)
     except OSError as error:
-        raise PuzzleError(f"{folder}: cannot be written ({error.strerror})") from error
-    try:
-        digits = len(str(len(puzzle.pieces)))
-        names = [f"piece_{i:0{digits}d}.png" for i in range(len(puzzle.pieces))]
-        for name, piece in zip(names, puzzle.pieces, strict=True):
-            write_image(temporary / name, piece)
-        write_image(temporary / SHEET, shuffled(puzzle))
-        record = {
-            "version": 1,
-            "grid": list(puzzle.grid),
-            "pieces": names,
-            "truth": None if puzzle.truth is None else puzzle.truth.tolist(),
-            **puzzle.settings,
-        }
-        (temporary / RECORD).write_text(json.dumps(record, indent=1) + "\n")
-        temporary.chmod(0o755)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(temporary, folder)
-    except (OSError, ImageError) as error:
-        raise PuzzleError(f"{folder}: cannot be written ({error})") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        raise PuzzleError(f"{folder}: cannot be written ({error.strerror or error})") from error
 
 
 def _foreign(folder: Path) -> str | None:
     """A file of a folder that belongs to no puzzle saved there: replacing would delete it."""
     try:
-        own = {RECORD, SHEET, SOLVED, *json.loads((folder / RECORD).read_text())["pieces"]}
-    except (OSError, ValueError, KeyError, TypeError):
+        own = {RECORD, SHEET, SOLVED, *read_json(folder / RECORD)["pieces"]}
+    except (PuzlmError, KeyError, TypeError):
         own = set()
     return next((p.name for p in sorted(folder.iterdir()) if p.is_dir() or p.name not in own), None)
 
@@ -110,35 +104,24 @@ def unread(folder: Path) -> list[str]:
     return sorted(p.name for p in visible(folder) if p.suffix.lower() in FOREIGN)
 
 
-def read(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzle:
+def read(folder: Path, grid: Grid | int | str | None) -> Puzzle:
     """Read the pieces that puzzle.json names, or all picture files; see Puzzle.load."""
     settings: dict[str, Any] = {}
     if (folder / RECORD).is_file():
         try:
-            record = json.loads((folder / RECORD).read_text())
+            record = read_json(folder / RECORD, PuzzleError)
             names = [str(name) for name in record["pieces"]]
             truth = record.get("truth")
             known = parse_grid((int(record["grid"][0]), int(record["grid"][1])))
             settings = {k: record[k] for k in KEPT if k in record}
             if "given" in settings:  # JSON's keys are text
                 settings["given"] = {int(p): int(c) for p, c in settings["given"].items()}
-        except OSError as error:
-            raise PuzzleError(f"{folder / RECORD}: cannot be read ({error.strerror})") from error
-        except (
-            LookupError,
-            ValueError,
-            TypeError,
-            ArithmeticError,
-            AttributeError,
-            RecursionError,
-        ) as error:
+        except (LookupError, ValueError, TypeError, ArithmeticError, AttributeError) as error:
             if isinstance(error, PuzlmError):
                 raise
             raise PuzzleError(f"{folder / RECORD}: damaged ({error!r})") from error
         if any(Path(name).name != name for name in names):
             raise PuzzleError(f"{folder / RECORD}: piece names must be plain file names")
-        if len(names) > known[0] * known[1] and not incomplete:
-            raise PuzzleError(f"{folder / RECORD}: names more pieces than the grid has cells")
         if grid is not None and parse_grid(grid) != known:
             raise PuzzleError(f"{folder}: was cut as {known[0]}x{known[1]}, not {grid}")
     else:
@@ -146,32 +129,14 @@ def read(folder: Path, grid: Grid | int | str | None, incomplete: bool) -> Puzzl
         if not names:
             raise PuzzleError(f"{folder}: holds no piece files")
         truth = None
-        try:
-            known = parse_grid(grid) if grid is not None else guess_grid(len(names))
-        except PuzzleError as error:
-            if grid is not None:
-                raise
-            some = names if len(names) < 5 else [*names[:3], f"... {names[-1]}"]
-            raise PuzzleError(
-                f"{folder}: its {len(names)} pictures ({', '.join(some)}) fill no square grid; "
-                "take out what is no piece, or say how they lie, for example --grid 3x4 (with "
-                "--incomplete if pieces are missing or do not belong)"
-            ) from error
-        if len(names) != known[0] * known[1] and not incomplete:
-            raise PuzzleError(
-                f"{folder}: holds {len(names)} pieces, a {known[0]}x{known[1]} grid has "
-                f"{known[0] * known[1]} cells; give the right --grid, or --incomplete if pieces "
-                "are missing or do not belong"
-            )
+        settings = {"open": True} if grid is None else {}
+        known = parse_grid(grid) if grid is not None else open_grid(len(names))
     pieces = [read_image(folder / name) for name in names]
-    sizes = {piece.shape[:2] for piece in pieces}
-    if len(sizes) > 1:
-        other = next(n for n, p in zip(names, pieces, strict=True) if p.shape != pieces[0].shape)
-        raise PuzzleError(
-            f"{folder}: pieces differ in size ({names[0]} and {other}); all must be equal"
-        )
+    one_size = equal_sizes(pieces)
+    if one_size is None:
+        raise PuzzleError(f"{folder}: {unequal(pieces, names)}")
     try:
         positions = None if truth is None else np.array(truth, np.int64)
-        return Puzzle(np.stack(pieces), known, positions, tuple(names), settings)
+        return Puzzle(one_size, known, positions, tuple(names), settings)
     except (ValueError, TypeError, OverflowError) as error:
         raise PuzzleError(f"{folder / RECORD}: {error}") from error

@@ -48,7 +48,7 @@ def numbered(table: Table, photo: int, turns: tuple[int, ...] = ()) -> Pixels:
 
 def solved(found: Solution) -> Pixels:
     """The solved picture with the number of each piece in its cell."""
-    image = found.image
+    image = found.array
     scale = max(1.0, 700 / max(image.shape[:2]))
     size = round(image.shape[1] * scale), round(image.shape[0] * scale)
     picture = Image.fromarray(image).resize(size)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from puzlm.errors import ImageError, PuzlmError, PuzzleError
-from puzlm.images import IMAGE_SUFFIXES, Pixels, encode_image, read_image, write_all
+from puzlm.files import write_all
+from puzlm.images import IMAGE_SUFFIXES, Pixels, encode_image, read_image
 from puzlm.pieces.table import Table, find_pieces
 from puzlm.puzzle import Grid, Puzzle, guess_grid, parse_grid
 from puzlm.solution import Solution

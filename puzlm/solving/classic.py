@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from puzlm.errors import PuzzleError
 from puzlm.solving.search.assembly import assemble, assemble_turned
+from puzlm.solving.search.board import best_buddies
 
 Pieces = NDArray[np.uint8]
 Costs = NDArray[np.float32]
@@ -121,6 +122,13 @@ def evidence(pieces: Pieces, bled: float | None = None) -> Pair:
     """Score all pairs by their pixels, (right, below) (n, n): what the search adds up."""
     right, below = seams(pieces, bled)
     return scores(right), scores(below)
+
+
+def fitting(pieces: Pieces) -> int:
+    """Count the pairs of sides that are each other's best partner."""
+    if len(pieces) < 2:
+        return 0
+    return round(best_buddies(*evidence(pieces)) * 2 * len(pieces))
 
 
 def seams(pieces: Pieces, bled: float | None = None) -> Pair:

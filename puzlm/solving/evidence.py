@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from puzlm.errors import ModelError
 from puzlm.models.decoding import Decoded
 from puzlm.puzzle import Grid, Positions, Puzzle
 from puzlm.solution import Floats, Solution
@@ -75,10 +76,12 @@ class Models(typing.Protocol):
 
     solver: str
     card: dict[str, Any]
-    tokenizer: Any
-    sides: Any
     box: Any
 
+    @property
+    def tokenizer(self) -> Any: ...
+    @property
+    def sides(self) -> Any: ...
     @property
     def vision(self) -> Any: ...
     @property
@@ -110,13 +113,18 @@ class Read:
 class Evidence:
     """What the models said of one puzzle, and the seconds it took them."""
 
-    bled: bool = False  # its colours had run over the cuts, and were mended
+    repairs: tuple[str, ...] = ()  # what was done to the pieces before, in words
     seq2seq: Any = None  # Read
     vision: Seen | None = None
     sides: Pairs = field(default_factory=dict)  # what pixels and learned sides said, if asked
     clear: Solution | None = None  # the answer, where sides alone leave no doubt
     doubtful: bool = False  # the answer after one look was in doubt, and the ViT looked again
     seconds: float = 0.0
+
+    @property
+    def bled(self) -> bool:
+        """Whether its colours had run over the cuts, and were mended."""
+        return "mended colours" in self.repairs
 
 
 def in_doubt(found: Solution, evidence: Evidence) -> bool:
@@ -291,6 +299,9 @@ def added(
     np.fill_diagonal(right, -np.inf)
     np.fill_diagonal(below, -np.inf)
     where = np.sum([weights[k] * v for k, v in cells.items()], 0) if cells else None
+    for scores in (right, below, where):
+        if scores is not None and np.isnan(scores).any():
+            raise ModelError("the model's scores are no numbers; its weights are damaged")
     return right, below, where
 
 

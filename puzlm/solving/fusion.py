@@ -62,7 +62,7 @@ def sure_by_sides(solver: Models, puzzle: Puzzle, evidence: Evidence) -> Solutio
     from puzlm.solving.search import assembly
 
     n, edges, start = len(puzzle.pieces), solver.edges, time.perf_counter()
-    if evidence.bled or edges is None or not 2 < n == puzzle.cells <= assembly.SMALL_GRID:
+    if evidence.repairs or edges is None or not 2 < n == puzzle.cells <= assembly.SMALL_GRID:
         return None
     if not all_differ(kinds_of(puzzle.pieces)):
         return None
@@ -171,7 +171,7 @@ def fused(solver: Models, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     used += ["vision neighbours"] if "context" in pairs and "vision" not in cells else []
     used += [k for k in use if k in pairs and k != "context" and w[k]]
     used += [] if frame is None else ["frame"]
-    used += ["mended colours"] if evidence.bled else []
+    used += evidence.repairs
     joined = solver.solver in ("auto", "symbols")
     looks = f", {len(LIT)} looks" if evidence.doubtful else ""
     name = f"{solver.solver} ({' + '.join(used)}{looks})" if joined else solver.solver
@@ -222,8 +222,10 @@ def _sides_of(
         found["pixels"] = _alone(*classic.evidence(puzzle.pieces, 1.0 if evidence.bled else None))
     # Beside stronger evidence that is sound the symbolic sides add nothing (docs/log.md).
     weak = "pixels" not in use or not read and "edges" not in found
-    model, tokenizer = solver.sides, solver.tokenizer
-    if "sides" in use and (weak or evidence.bled) and model is not None and tokenizer is not None:
-        symbols = side_symbols(tokenizer.encode(puzzle.pieces), tokenizer.settings)
-        found["sides"] = model.scores(symbols)
+    if "sides" in use and (weak or evidence.bled):
+        model = solver.sides
+        tokenizer = solver.tokenizer
+        if model is not None and tokenizer is not None:
+            symbols = side_symbols(tokenizer.encode(puzzle.pieces), tokenizer.settings)
+            found["sides"] = model.scores(symbols)
     return found

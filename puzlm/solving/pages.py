@@ -17,18 +17,21 @@ from numpy.typing import NDArray
 
 from puzlm.errors import PuzzleError
 from puzlm.images import Pixels
+from puzlm.models.strokes import DEPTH, Fits, Strokes, load
 from puzlm.pieces.strips import PAGE_ROWS, Strip, blank, inks_of, sides_of
 from puzlm.solving.path import best_path
-from puzlm.solving.strokes import DEPTH, Fits, load
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bands = NDArray[np.float32]
 
 MOST_STRIPS = 1500
 TEMPERATURE = 1.0  # of scores where they become probabilities; fitted on pages cut by program
 PAGE_WIDTH = 1250  # pixels at 150 an inch, between A4 and letter
 LANDSCAPE = 1.6  # one page may be as wide as this many upright ones
 WIDTH_VARIES = 0.15  # of pages in one heap, as a part of their width; margins are blank strips
+LEAN_LAGS = range(2, 11)  # rows at 150 an inch between thin and thick parts of one line of print
+FEW = 0.2  # share of strips that may lie upside down before the rest is doubted, too
 SIZES = 1.045  # strips whose heights differ by more than this factor are of other paper
 
 
@@ -105,8 +108,11 @@ def _solve(
     """Order the printed strips of one paper size."""
     before, after = bands
     n = len(strips)
-    flipped = np.zeros(n, bool)
     network = load("right")
+    flipped = np.zeros(n, bool)
+    if turned:
+        flipped = upside_down(network, before, after)
+        before, after = _turned(before, after, flipped)
     fits = network.fits(before, after)
     path, sure = _ordered(fits)
     scale = PAGE_ROWS / float(np.median([strip.height for strip in strips]))
@@ -124,6 +130,59 @@ def _solve(
             )
         )
     return pages
+
+
+def _turned(before: Bands, after: Bands, which: NDArray[np.bool_]) -> tuple[Bands, Bands]:
+    """Turn some strips upside down: their sides change places and run the other way."""
+    at = which[:, None, None]
+    return np.where(at, after[:, :, ::-1], before), np.where(at, before[:, :, ::-1], after)
+
+
+def upside_down(network: Strokes, before: Bands, after: Bands) -> NDArray[np.bool_]:
+    """Find the strips that lie upside down: (n,).
+
+    Every strip votes on every other: does it fit better as it lies, or turned? The votes are one
+    signed matrix, and its first eigenvector parts the strips. If a few lie the other way, those are
+    upside down. If many do, the lines of print say which part lies upright.
+    """
+    n = len(before)
+    every = np.ones(n, bool)
+    both = [
+        np.concatenate(pair)
+        for pair in zip((before, after), _turned(before, after, every), strict=True)
+    ]
+    u = network.features(both[0], "before")
+    v = network.features(both[1], "after")
+    score = network.quick(u, v).astype(np.float64)
+    itself = np.tile(np.eye(n, dtype=bool), (2, 2))
+    score[itself] = -np.inf
+    share = np.exp(score - np.logaddexp.reduce(score, axis=1, keepdims=True))
+    share *= np.exp(score - np.logaddexp.reduce(score, axis=0, keepdims=True))
+    same = share[:n, :n] + share[n:, n:].T
+    other = share[:n, n:] + share[n:, :n]
+    vote = same + same.T - other - other.T
+    direction = np.linalg.eigh(vote)[1][:, -1]
+    part = direction < 0
+    if part.sum() > n / 2:
+        part = ~part
+    if part.mean() < FEW:
+        return part
+    lean = line_lean(np.concatenate([before, after], axis=1).mean(1))
+    return part if lean[~part].sum() - lean[part].sum() > 0 else ~part
+
+
+def line_lean(profiles: Bands) -> Floats:
+    """Tell which way up print lies by its ink a row (n, rows): positive for upright, (n,).
+
+    Print is heavier above its lines than below them: capitals and high letters are many, low ones
+    are few. So thin rows come before thick ones more often than after them.
+    """
+    total = np.zeros(len(profiles))
+    for lag in LEAN_LAGS:
+        upper = profiles[:, :-lag]
+        lower = profiles[:, lag:]
+        total += (upper * lower * (lower - upper)).sum(1)
+    return total
 
 
 def _ordered(fits: Fits) -> tuple[Ints, Floats]:

@@ -46,7 +46,7 @@ def settled(found: Solution, given: Collection[int], vision: Any) -> Solution:
     start = time.perf_counter()
     rows, columns = found.grid
     turns = range(0, 4, 1 if rows == columns else 2)
-    picture = found.image
+    picture = found.array
     if vision is None or min(picture.shape[:2]) < LEAST:
         share, how = np.full(len(turns), 1 / len(turns)), "which way up is not known"
     else:

@@ -1,8 +1,7 @@
 """Ablations: rows of a plan (plan.py), each trained for the same time, each a line of rows.jsonl.
 
 Rows that are done are skipped, so a plan can be run in parts; a row that fails is written down as
-failed and the others go on. Processes that share a plan keep locks/, albums/ of images and
-libraries/ of tokens in the output folder: delete libraries/ after changing how pieces are read.
+failed and the others go on.
 
     python -m puzlm.study.ablate plans/study.toml -o runs/study --data DATA
 """
@@ -10,11 +9,10 @@ libraries/ of tokens in the output folder: delete libraries/ after changing how 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -22,7 +20,7 @@ from typing import Any
 
 from puzlm.devices import pick_device
 from puzlm.errors import PuzlmError, SettingsError, nearest
-from puzlm.study.file_locks import Turns
+from puzlm.files import read_lines
 from puzlm.study.plan import Plan, Row, tokenizer_settings
 from puzlm.training.recipes import Recipe
 
@@ -33,13 +31,9 @@ def read_rows(path: str | Path) -> list[Line]:
     """Lines of a rows file, the newest of each (name, seed), in order of first appearance."""
     path, found = Path(path), {}
     if path.is_file():
-        for line in path.read_text().splitlines():
-            try:
-                row = json.loads(line)
-                key = row["name"], row["seed"]
-            except (ValueError, KeyError, TypeError):
-                continue  # cut short by a killed run
-            found[key] = row
+        for row in read_lines(path):
+            if {"name", "seed"} <= set(row):
+                found[row["name"], row["seed"]] = row
     return list(found.values())
 
 
@@ -68,17 +62,12 @@ def run_plan(
     only: Sequence[str] = (),
     seconds: float | None = None,
     stop_after: float = float("inf"),
-    share: int = 0,
     device: str = "auto",
     report: Callable[[str], None] = print,
 ) -> list[Line]:
     """Run the rows of a plan that are not done yet; returns the newest line of each run.
 
     `stop_after` seconds after the start no further row is begun that might not end in time.
-    With `share` other processes may run the same plan in the same folder, all with the same number:
-    each takes the next row that no other has, and at most `share` of them make tokens or train at a
-    time. With 1 they take turns, and one trains while the others build models and examine; rows
-    that trained side by side are marked in their settings, because they had not equal time.
     """
     began, out = time.monotonic(), Path(out)
     plan = Plan.load(path)
@@ -96,70 +85,38 @@ def run_plan(
         for row in rows
         if turn < len(plan.seeds(row))
     ]
-    if share < 0:
-        raise SettingsError(f"--share {share}: must not be below 0")
     where = pick_device(device, "--device")
-    todo = [run for run in wanted if not _is_done(done, plan, *run, share)]
+    todo = [run for run in wanted if not _is_done(done, plan, *run)]
     report(f"{len(wanted)} runs, {len(wanted) - len(todo)} done already")
     if todo:
         from puzlm.study.trial import Gallery
 
-        turns = Turns(out if share else None, max(1, share))
-        gallery = Gallery(plan.kinds, data, where, turns)
+        gallery = Gallery(plan.kinds, data, where)
         out.mkdir(parents=True, exist_ok=True)
         report(f"images read after {time.monotonic() - began:.0f} s; training on {where}")
         libraries: dict[str, Any] = {}
         around = 0.0  # the most that a row took beside its training
-        for row, seed in _free(todo, turns, report):
+        for row, seed in todo:
             clock, own = time.monotonic(), row.seconds or plan.plan.seconds
-            if found_in(file).get((row.name, seed)) != done.get((row.name, seed)):
-                continue  # another process has run it since
             if clock - began + own + around > stop_after:
                 report(f"stopping after {clock - began:.0f} s: the other rows are left for later")
                 break
             line = _line(plan, row, seed, gallery, libraries, out)
             line["row_seconds"] = round(time.monotonic() - clock, 1)
-            with file.open("ab", buffering=0) as lines:  # one write: processes do not mix lines
-                lines.write((json.dumps(line) + "\n").encode())
+            with file.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(line) + "\n")
             around = max(around, line["row_seconds"] - own)
             report(_summary(line))
         done = found_in(file)
     return [done[row.name, seed] for row, seed in wanted if (row.name, seed) in done]
 
 
-def _free(
-    runs: Sequence[tuple[Row, int]], turns: Turns, report: Callable[[str], None]
-) -> Iterator[tuple[Row, int]]:
-    """Runs that no other process is at, each held while it is used.
-
-    What others had is asked for again at the end: they may have been killed.
-    """
-    left = list(runs)
-    while left:
-        busy = []
-        for row, seed in left:
-            with turns.claiming(f"row {row.name} {seed}") as mine:
-                if mine:
-                    yield row, seed
-                else:
-                    busy.append((row, seed))
-        if len(busy) == len(left):
-            report(f"runs left to other processes: {len(busy)}")
-            return
-        left = busy
-
-
-def _settings(plan: Plan, row: Row, seed: int, share: int) -> Line:
-    """Everything that decides a row's result, also whether others trained beside it."""
-    return plan.settings(row, seed) | ({"share": share} if share > 1 else {})
-
-
-def _is_done(done: dict[Any, Line], plan: Plan, row: Row, seed: int, share: int) -> bool:
+def _is_done(done: dict[Any, Line], plan: Plan, row: Row, seed: int) -> bool:
     line = done.get((row.name, seed))
     return (
         line is not None
         and line["status"] == "done"
-        and line["settings"] == _settings(plan, row, seed, share)
+        and line["settings"] == plan.settings(row, seed)
     )
 
 
@@ -180,11 +137,11 @@ def _line(
         "status": "done",
         "device": torch.cuda.get_device_name() if cuda else "CPU",
         "note": row.note,
-        "settings": _settings(plan, row, seed, gallery.turns.places),
+        "settings": plan.settings(row, seed),
     }
     try:
         recipe = plan.recipe(row, seed)
-        library, tokenizer = _library(plan, row, recipe, gallery, libraries, out)
+        library, tokenizer = _library(plan, row, recipe, gallery, libraries)
         keep = out / "models" / f"{row.name}-{seed}" if row.keep else None
         return line | run_row(
             recipe,
@@ -207,7 +164,7 @@ def _line(
 
 
 def _library(
-    plan: Plan, row: Row, recipe: Recipe, gallery: Any, libraries: dict[str, Any], out: Path
+    plan: Plan, row: Row, recipe: Recipe, gallery: Any, libraries: dict[str, Any]
 ) -> tuple[Any, Any]:
     """The row's tokens, made once for all rows that read alike, and its tokenizer."""
     from puzlm.study.trial import make_library
@@ -232,10 +189,7 @@ def _library(
             fresh: PieceTokenizer = LearnedTokenizer(reading)
         else:
             fresh = PieceTokenizer(reading)
-        name = hashlib.sha256(key.encode()).hexdigest()[:16]
-        alone = gallery.turns.folder is None or row.learned
-        shared = None if alone else out / "libraries" / name
-        libraries[key] = make_library(fresh, gallery, recipe, puzzles, shared)
+        libraries[key] = make_library(fresh, gallery, recipe, puzzles)
     library = libraries[key]
     if settings == reading:
         return library, library.tokenizer
@@ -290,13 +244,6 @@ def options() -> argparse.ArgumentParser:
         default=float("inf"),
         help="begin no row that might not end within so many seconds",
     )
-    parser.add_argument(
-        "--share",
-        type=int,
-        default=0,
-        help="other processes run this plan in the same folder with the same "
-        "number; so many may train at a time",
-    )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     return parser
 
@@ -312,7 +259,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             only=a.only,
             seconds=a.seconds,
             stop_after=a.stop_after,
-            share=a.share,
             device=a.device,
             report=lambda text: print(text, flush=True),
         )

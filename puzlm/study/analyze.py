@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.errors import PuzlmError, SettingsError
-from puzlm.images import Pixels, write_bytes
+from puzlm.files import write_bytes
+from puzlm.images import Pixels
 from puzlm.sections import section
 from puzlm.study.analysis import (
     Floats,

@@ -24,9 +24,10 @@ from puzlm.models.backbones import Seq2Seq
 from puzlm.puzzle import parse_grid
 from puzlm.tokenizer.piece_tokenizer import FIRST_SYMBOL, PieceTokenizer
 from puzlm.training.corpus import neighbour_slots
-from puzlm.training.loop import Batch, Recorded, TrainingError, optimiser_of, set_rate
+from puzlm.training.loop import Batch, Recorded, optimiser_of, set_rate
 from puzlm.training.objective import Objective
 from puzlm.training.recipes import Recipe
+from puzlm.training.run_files import TrainingError
 
 SYNC_EVERY = 25  # steps between two looks at the loss, which wait for the device
 CURVE_EVERY = 250  # steps between two points of the learning curve

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from puzlm.errors import SettingsError
-from puzlm.images import Pixels, cores, fingerprint, iter_images, write_bytes
+from puzlm.files import write_bytes
+from puzlm.images import Pixels, cores, fingerprint, iter_images
 from puzlm.models.backbones import Seq2Seq
 from puzlm.puzzle import Puzzle, parse_grid
 from puzlm.study.exam import OnDevice, examine
-from puzlm.study.file_locks import Turns
 from puzlm.study.timed import (
     Draws,
     compiled_layers,
@@ -65,16 +65,13 @@ class Kind:
 class Gallery:
     """The images of all kinds, read once for all rows."""
 
-    def __init__(
-        self, kinds: Sequence[Kind], data: str | Path, device: str, turns: Turns | None = None
-    ) -> None:
+    def __init__(self, kinds: Sequence[Kind], data: str | Path, device: str) -> None:
         self.kinds, self.device, root = tuple(kinds), device, Path(data)
-        self.turns = turns or Turns()
         sources = [[root / name for name in kind.train] for kind in kinds]
         self.prints = [fingerprint(paths) for paths in sources]
         albums = [
-            _album(paths, name, kind.limit or None, device, self.turns)
-            for kind, paths, name in zip(kinds, sources, self.prints, strict=True)
+            Album.read(paths, device, kind.limit or None, cores())
+            for kind, paths in zip(kinds, sources, strict=True)
         ]
         # A million puzzles are cut for each tokenizer: read four bytes at once.
         self.albums = [album.with_words() if "cuda" in device else album for album in albums]
@@ -90,13 +87,6 @@ class Gallery:
     def contents(self) -> list[Any]:
         """What is in here: what a library was made of."""
         return [[asdict(kind), name] for kind, name in zip(self.kinds, self.prints, strict=True)]
-
-    @contextmanager
-    def on_device(self) -> Iterator[None]:
-        """Hold a place on the device, where several processes share it, until all work is done."""
-        with self.turns.on_device():
-            yield
-            wait(self.device)
 
     def exam(self, number: int, grid: str) -> list[Puzzle]:
         """Shuffled puzzles of one kind; the same for every row."""
@@ -142,26 +132,11 @@ class Gallery:
             for k in range(len(self.kinds))
             for part in range(0, share, chunk)
         )
-        # Two processes take turns on one place, so that one more than the places is there.
-        room = KEPT_BYTES // (self.turns.places + 1)
-        if puzzles * math.prod(parse_grid(cut.grid)) * side * side * 3 > room:
+        if puzzles * math.prod(parse_grid(cut.grid)) * side * side * 3 > KEPT_BYTES:
             return made
         if (puzzles, cut, side) not in self._stock:
             self._stock[puzzles, cut, side] = list(made)
         return self._stock[puzzles, cut, side]
-
-
-def _album(
-    sources: Sequence[Path], name: str, limit: int | None, device: str, turns: Turns
-) -> Album:
-    """Training images; of processes that share a folder the first decodes them."""
-    if turns.folder is None:
-        return Album.read(sources, device, limit, cores())
-    path = turns.folder / "albums" / f"{name}-{limit or 'all'}.safetensors"
-    with turns.waiting(f"album {path.name}"):
-        if not path.is_file():
-            Album.read(sources, "cpu", limit, cores()).save(path)
-    return Album.load(path, device)
 
 
 def eroded(drawn: Draw, gap: float) -> Draw:
@@ -188,58 +163,38 @@ def make_library(
     gallery: Gallery,
     recipe: Recipe,
     puzzles: int,
-    shared: Path | None = None,
 ) -> Library:
-    """Fit a tokenizer on all kinds and tokenise so many training puzzles, an equal share each.
-
-    With the folder `shared` the first of several processes makes it, and the others read it there.
-    """
+    """Fit a tokenizer on all kinds and tokenise so many training puzzles, an equal share each."""
     device, side, kinds = gallery.device, tokenizer.settings.side, range(len(gallery.kinds))
     sample = max(1, recipe.train.fit_puzzles // len(gallery.kinds))
-    with ExitStack() as stack:
-        if shared is not None:
-            stack.enter_context(gallery.turns.waiting(f"library {shared.name}"))
-            if (shared / "facts.json").is_file():
-                return _read_library(shared, device)
-        stack.enter_context(gallery.on_device())
-        stock = gallery.stock(puzzles, recipe.cut, side)
-        shown = [
-            gallery.pieces(k, min(256, sample - part), recipe.cut, side, (0, part, k, 1)).byte()
-            for k in kinds
-            for part in range(0, sample, 256)
-        ]
-        flat = torch.cat([p.flatten(0, 1) for p in shown])
+    stock = gallery.stock(puzzles, recipe.cut, side)
+    shown = [
+        gallery.pieces(k, min(256, sample - part), recipe.cut, side, (0, part, k, 1)).byte()
+        for k in kinds
+        for part in range(0, sample, 256)
+    ]
+    flat = torch.cat([p.flatten(0, 1) for p in shown])
+    wait(device)
+    began = time.monotonic()
+    tokenizer.fit_canonical(flat, seed=0, device=device)
+    wait(device)
+    fitted = time.monotonic() - began
+    there, parts, spent = tokenizer.on(device), [], 0.0
+    for pieces in stock:
         wait(device)
-        began = time.monotonic()
-        tokenizer.fit_canonical(flat, seed=0, device=device)
+        clock = time.monotonic()
+        symbols = there.encode_canonical(pieces.flatten(0, 1))
+        parts.append(symbols.view(*pieces.shape[:2], *symbols.shape[1:]).to(torch.int32))
         wait(device)
-        fitted = time.monotonic() - began
-        there, parts, spent = tokenizer.on(device), [], 0.0
-        for pieces in stock:
-            wait(device)
-            clock = time.monotonic()
-            symbols = there.encode_canonical(pieces.flatten(0, 1))
-            parts.append(symbols.view(*pieces.shape[:2], *symbols.shape[1:]).to(torch.int32))
-            wait(device)
-            spent += time.monotonic() - clock
-        tokens = torch.cat(parts)
-        facts = {
-            "fit_seconds": round(fitted, 2),
-            "tokenise_ms": 1000 * spent / len(tokens),
-            "tokenizer_parameters": tokenizer_parameters(tokenizer),
-        }
-        facts |= {"learned": tokenizer.report_} if hasattr(tokenizer, "report_") else {}
-        if shared is not None:
-            tokenizer.save_pretrained(shared)
-            np.save(shared / "tokens.npy", tokens.cpu().numpy())
-            write_bytes(shared / "facts.json", json.dumps(facts).encode())
+        spent += time.monotonic() - clock
+    tokens = torch.cat(parts)
+    facts = {
+        "fit_seconds": round(fitted, 2),
+        "tokenise_ms": 1000 * spent / len(tokens),
+        "tokenizer_parameters": tokenizer_parameters(tokenizer),
+    }
+    facts |= {"learned": tokenizer.report_} if hasattr(tokenizer, "report_") else {}
     return Library(tokenizer, tokens, facts)
-
-
-def _read_library(folder: Path, device: str) -> Library:
-    tokens = torch.from_numpy(np.load(folder / "tokens.npy", allow_pickle=False)).to(device)
-    facts = json.loads((folder / "facts.json").read_text())
-    return Library(PieceTokenizer.from_pretrained(folder), tokens, facts)
 
 
 def tokenizer_parameters(tokenizer: PieceTokenizer) -> int:
@@ -282,8 +237,7 @@ def run_row(
     if recipe.train.centroid_start:
         start_positions(model, tokenizer)
     if start == "sides":
-        with gallery.on_device():
-            facts |= start_from_sides(model, draws, side_steps)
+        facts |= start_from_sides(model, draws, side_steps)
     model.to(device)
     fast = recipe.train.fast and "cuda" in device and recipe.model.backbone == "bart"
     torch.manual_seed(recipe.train.seed + 1)
@@ -301,8 +255,8 @@ def run_row(
     with ExitStack() as stack:
         if "cuda" in device and not fast:
             stack.enter_context(compiled_layers(objective, draws, device))
-        with gallery.on_device():
-            facts |= train_for(objective, draws, recipe, device, seconds, steps)
+        facts |= train_for(objective, draws, recipe, device, seconds, steps)
+        wait(device)
         facts["compiled"] = count_compiled(model)
     if "cuda" in device:
         facts["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)

@@ -15,7 +15,7 @@ import numpy as np
 from puzlm.errors import SettingsError
 from puzlm.tokenizer.arrays import concatenate, stack
 from puzlm.tokenizer.kmeans import Array, Codebook
-from puzlm.tokenizer.settings import Split, TokenizerSettings, is_residual
+from puzlm.tokenizer.settings import Split, TokenizerSettings, depth_of, is_residual
 
 Cut = Callable[[Array, str], Array]
 """Border patches (n, b, D) of canonical pieces for a term that is a square or a strip."""
@@ -101,6 +101,31 @@ def parts_of(s: TokenizerSettings, books: Sequence[Codebook]) -> list[Parts]:
         own = books[first : first + split.count]
         found.append((stack([book.mean for book in own]), stack([b.centroids for b in own])))
         first += split.count
+    return found
+
+
+def shapes(s: TokenizerSettings) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor of a saved tokenizer: codebook 0's are 0.mean and so on."""
+    found: dict[str, tuple[int, ...]] = {}
+    number = 0
+
+    def book(size: int, dimensions: int, pixels: int | None = None) -> None:
+        nonlocal number
+        found[f"{number}.mean"] = (pixels or dimensions,)
+        found[f"{number}.centroids"] = size, dimensions
+        if pixels is not None:
+            found[f"{number}.components"] = dimensions, pixels
+        number += 1
+
+    for base, term in _chain(s):
+        across = s.patch_side if base == "square" else depth_of(base)
+        pixels = s.patch_side * across * 3
+        dimensions = pixels if s.pca_dim is None else min(s.pca_dim, pixels)
+        reduced = s.pca_dim is not None and not is_residual(term)
+        book(s.sizes[number], dimensions, pixels if reduced else None)
+    for split in s.splits:
+        for _ in range(split.count):
+            book(split.codes, s.dimensions(split.depth) // split.count)
     return found
 
 

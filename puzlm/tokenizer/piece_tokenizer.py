@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from puzlm import manifest
 from puzlm.devices import check_device
 from puzlm.errors import ModelError, SettingsError
-from puzlm.images import Pixels, write_bytes
-from puzlm.model_files import read_json, read_safetensors
+from puzlm.files import write_bytes
+from puzlm.images import Pixels
+from puzlm.model_files import read_json, read_safetensors, read_settings
 from puzlm.puzzle import Grid, Puzzle, cut, parse_grid
-from puzlm.sections import section
 from puzlm.tokenizer import codebooks
 from puzlm.tokenizer.arrays import checksum, concatenate, lexicographic_order, take_along, where
 from puzlm.tokenizer.kmeans import Array, Codebook
@@ -363,6 +364,7 @@ class PieceTokenizer:
                         half = values.astype(np.float16)  # where nothing is lost by it
                     kept = half if np.array_equal(half, values) else values
                     tensors[f"{number}.{name}"] = np.ascontiguousarray(kept)
+        manifest.drop(Path(folder))
         write_bytes(Path(folder) / "tokenizer.safetensors", save(tensors))
         record = json.dumps({"version": 1, **asdict(self.settings)}, indent=1) + "\n"
         write_bytes(Path(folder) / "tokenizer.json", record.encode())
@@ -370,24 +372,19 @@ class PieceTokenizer:
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> PieceTokenizer:
         """Read a saved tokenizer; nothing in the files is executed."""
-        record = read_json(Path(folder) / "tokenizer.json")
-        record.pop("version", None)
+        tokenizer = cls(tokenizer_settings(Path(folder)))
         tensors = read_safetensors(Path(folder) / "tokenizer.safetensors")
-        tokenizer = cls(section(TokenizerSettings, record, str(folder)))
-        s = tokenizer.settings
-        tokenizer.codebooks_ = []
-        for number in range(len(s.terms)):
-            try:
-                book = Codebook(
-                    tensors[f"{number}.mean"].astype(np.float32),
-                    tensors.get(f"{number}.components"),
-                    tensors[f"{number}.centroids"].astype(np.float32),
-                )
-            except KeyError as error:
-                raise ModelError(f"{folder}: tokenizer.safetensors lacks {error}") from error
-            if book.components is not None:
-                book.components = book.components.astype(np.float32)
-            if book.centroids.shape[0] != s.sizes[number]:
-                raise ModelError(f"{folder}: tokenizer.json and tokenizer.safetensors disagree")
-            tokenizer.codebooks_.append(book)
+        if codebooks.shapes(tokenizer.settings) != {k: a.shape for k, a in tensors.items()}:
+            raise ModelError(f"{folder}: tokenizer.safetensors does not fit tokenizer.json")
+        arrays = {name: array.astype(np.float32) for name, array in tensors.items()}
+        tokenizer.codebooks_ = [
+            Codebook(arrays[f"{n}.mean"], arrays.get(f"{n}.components"), arrays[f"{n}.centroids"])
+            for n in range(len(tokenizer.settings.terms))
+        ]
         return tokenizer
+
+
+def tokenizer_settings(folder: Path) -> TokenizerSettings:
+    """The settings of a saved tokenizer."""
+    settings: TokenizerSettings = read_settings(TokenizerSettings, folder / "tokenizer.json")
+    return settings

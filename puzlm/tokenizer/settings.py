@@ -12,6 +12,8 @@ PAD, BOS, EOS, SEP, FIRST_SYMBOL = 0, 1, 2, 3, 4
 MOST_CODES = 65_531  # with the special tokens and [MASK], ids stay below 65,536: sorting needs that
 
 
+LARGEST = 2048  # pixels of a piece's side; what is resized to it must fit into memory
+
 SPLIT = r"split:(\d+):(\d+)x(\d+)"
 
 
@@ -86,8 +88,8 @@ class TokenizerSettings:
             raise check(f"pca_dim {self.pca_dim}: must be at least 1, or None for no PCA")
         if self.vocab_size < 2:
             raise check(f"vocab_size {self.vocab_size}: must be at least 2")
-        if self.piece_size < self.granularity:
-            raise check(f"piece_size {self.piece_size}: smaller than the granularity")
+        if not self.granularity <= self.piece_size <= LARGEST:
+            raise check(f"piece_size {self.piece_size}: must be from the granularity to {LARGEST}")
         if self.max_cells < 2:
             raise check(f"max_cells {self.max_cells}: must be at least 2")
         for number, term in enumerate(self.whole):

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.errors import ImageError, SettingsError
-from puzlm.images import iter_blobs, read_image, write_bytes
+from puzlm.files import write_bytes
+from puzlm.images import iter_blobs, read_image
 from puzlm.puzzle import Grid, cut
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer, read_json
 

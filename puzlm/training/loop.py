@@ -17,15 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from puzlm.errors import PuzlmError
-from puzlm.images import write_bytes
 from puzlm.training.recipes import TrainSettings
+from puzlm.training.run_files import TrainingError, resume, trim_log
+from puzlm.training.run_files import save as save_checkpoint
 
 Batch = dict[str, Tensor]
-
-
-class TrainingError(PuzlmError):
-    """Training cannot go on."""
 
 
 def loop(
@@ -60,10 +56,10 @@ def loop(
     optimiser = optimiser_of(weights, t, device, graph)
     average = [p.detach().clone() for p in weights] if t.average else None
     begun_with = [p.detach().clone() for p in weights] if t.keep else []
-    step = _resume(folder / "checkpoint.safetensors", objective, optimiser, average)
+    step = resume(folder, objective, optimiser, average, lambda said: report({"note": said}))
     log = folder / "metrics.jsonl"
     if rank == 0:
-        _trim_log(log, step)
+        trim_log(log, step)
 
     run: Any = objective
     if compiled:
@@ -80,7 +76,7 @@ def loop(
 
     def save() -> None:
         if rank == 0:
-            _save(folder / "checkpoint.safetensors", step, objective, optimiser, average)
+            save_checkpoint(folder, step, objective, optimiser, average)
 
     autocast = torch.autocast("cuda", torch.bfloat16, enabled="cuda" in device and half)
 
@@ -273,7 +269,7 @@ class Ahead:
             self.made = step, self.batch_of(step)
 
 
-# ---- checkpoints ----------------------------------------------------------------------------
+# ---- averages -------------------------------------------------------------------------------
 
 
 class _averaged:
@@ -294,53 +290,3 @@ class _averaged:
             kept = weight.detach().clone()
             weight.copy_(mean)
             mean.copy_(kept)
-
-
-def _save(
-    path: Path,
-    step: int,
-    objective: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    average: list[Tensor] | None,
-) -> None:
-    """Write everything that training goes on from, whole or not at all."""
-    from safetensors.torch import save_file
-
-    tensors = {f"weight.{n}": p.detach() for n, p in objective.named_parameters()}
-    for number, group in optimiser.state_dict()["state"].items():
-        tensors |= {f"optimiser.{number}.{key}": value for key, value in group.items()}
-    tensors |= {f"average.{number}": mean for number, mean in enumerate(average or [])}
-    temporary = path.with_suffix(".part")
-    save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, {"step": str(step)})
-    os.replace(temporary, path)
-
-
-def _resume(
-    path: Path, objective: nn.Module, optimiser: torch.optim.Optimizer, average: list[Tensor] | None
-) -> int:
-    """Read a checkpoint back, if there is one; returns the number of steps done."""
-    if not path.exists():
-        return 0
-    from safetensors import safe_open
-
-    with safe_open(path, "pt") as file, torch.no_grad():
-        step = int(file.metadata()["step"])
-        for name, parameter in objective.named_parameters():
-            parameter.copy_(file.get_tensor(f"weight.{name}"))
-        state: dict[int, dict[str, Tensor]] = {}
-        names: list[str] = list(file.keys())
-        for key in names:
-            if key.startswith("optimiser."):
-                _, index, name = key.split(".", 2)
-                state.setdefault(int(index), {})[name] = file.get_tensor(key)
-        optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
-        for number, mean in enumerate(average or []):
-            mean.copy_(file.get_tensor(f"average.{number}"))
-    return step
-
-
-def _trim_log(path: Path, step: int) -> None:
-    """Drop the lines of metrics.jsonl after the checkpoint: they will be written again."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    kept = [line for line in lines if line.startswith("{") and json.loads(line)["step"] <= step]
-    write_bytes(path, "".join(line + "\n" for line in kept).encode())

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from puzlm import files
 from puzlm.errors import SettingsError, nearest
 from puzlm.sections import at_least, section
 from puzlm.tokenizer.piece_tokenizer import TokenizerSettings
@@ -194,12 +195,9 @@ class Recipe:
 
 def read_toml(path: str | Path, what: str = "recipe") -> dict[str, Any]:
     """Read a TOML file, or say in one line why not."""
-    try:
-        return tomllib.loads(Path(path).read_text())
-    except FileNotFoundError as error:
-        raise SettingsError(f"{path}: no such {what}") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path}: not a readable TOML file ({error})") from error
+    if not Path(path).exists():
+        raise SettingsError(f"{path}: no such {what}")
+    return files.read_toml(path, SettingsError)
 
 
 def kind_of(path: str | Path) -> str:
@@ -215,8 +213,10 @@ def overridden(record: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
         if not equals:
             raise SettingsError(f"--set {override}: write section.key=value")
         try:
-            value = tomllib.loads(f"v = {text}")["v"]
-        except tomllib.TOMLDecodeError:
+            value = files.parse_toml(f"v = {text}", f"--set {key}", SettingsError)["v"]
+        except SettingsError as error:
+            if not isinstance(error.__cause__, tomllib.TOMLDecodeError):
+                raise  # a number too large, lists nested without end
             value = text  # a bare word is a string
         *parts, name = key.strip().split(".")
         target = record

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from puzlm.devices import pick_device
 from puzlm.errors import SettingsError
-from puzlm.images import cores, iter_images, write_bytes
+from puzlm.files import write_bytes
+from puzlm.images import cores, iter_images
 from puzlm.metrics import absolute, perfect
 from puzlm.models import pretrained as checkpoints
 from puzlm.models.backbones import Seq2Seq, TorchReader
@@ -40,6 +41,7 @@ from puzlm.training.fast.split_book import HalfBook, in_pairs, matrix_books
 from puzlm.training.loop import Batch, loop
 from puzlm.training.objective import Objective
 from puzlm.training.recipes import Recipe
+from puzlm.training.run_files import begun, check_settings
 from puzlm.training.starts import build_model
 from puzlm.training.tricks import PLAIN, PROVEN, Tricks
 
@@ -210,7 +212,8 @@ def train(
     if world > 1 and not torch.distributed.is_initialized():
         torch.distributed.init_process_group("nccl" if "cuda" in device else "gloo")
 
-    tokenizer, resumed = None, (folder / "checkpoint.safetensors").exists()
+    check_settings(folder, recipe.as_dict())
+    tokenizer, resumed = None, begun(folder)
     if recipe.tokenizer_path or (folder / "tokenizer.json").exists():
         own = resumed or not recipe.tokenizer_path
         tokenizer = PieceTokenizer.from_pretrained(

@@ -16,15 +16,16 @@ from torch.nn import functional as F
 
 from puzlm.devices import pick_device
 from puzlm.errors import ModelError, SettingsError
-from puzlm.images import cores, write_bytes
+from puzlm.files import write_bytes
+from puzlm.images import cores
 from puzlm.models import pretrained as checkpoints
 from puzlm.models.side_model import SideModel, SideSettings
 from puzlm.puzzle import Grid, parse_grid
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer, side_symbols
 from puzlm.tokenizer.token_files import TokenFiles
 from puzlm.training.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch
-from puzlm.training.loop import TrainingError
 from puzlm.training.recipes import Recipe
+from puzlm.training.run_files import TrainingError
 from puzlm.training.train_reader import fit_tokenizer
 
 

@@ -5,16 +5,16 @@
 One step takes one window of one page and cuts it about thirty times. The network scores every side
 left of a cut with every side right of a cut. The true partner must win its row and its column, so
 the wrong partners come from the same page, as they do when a page is put together.
-The solver runs the same network in numpy: see puzlm/solving/strokes.py.
+The solver runs the same network in numpy: see puzlm/models/strokes.py.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from puzlm.images import read_image
-from puzlm.solving.strokes import DEPTH, FIT, HIDDEN, QUICK, WIDTH
+from puzlm.models.strokes import DEPTH, FIT, HIDDEN, QUICK, WIDTH
 
 Ink = NDArray[np.float32]
+Pages = list[NDArray[np.uint8]]
 
 CUTS = 28  # of one window
 ROWS = (128, 320)  # rows of a window, at 150 pixels an inch
@@ -75,7 +76,7 @@ class Strokes(nn.Module):
 # ---- data -------------------------------------------------------------------------------------
 
 
-def load_pages(folder: Path, prefixes: Sequence[str], across: bool) -> list[NDArray[np.uint8]]:
+def load_pages(folder: Path, prefixes: Sequence[str], across: bool) -> Pages:
     """Read pages of 150 pixels an inch as ink (255: black); `across`: turned, for cuts along rows.
 
     A page whose file name starts with none of the prefixes is left out.
@@ -116,28 +117,34 @@ def sample(page: NDArray[np.uint8], rng: np.random.Generator) -> tuple[Ink, Ink]
     tilted = rng.random() < 0.5
     sides = []
     for direction in (-1, 1):
-        wear = _wear(len(x), rows, clean, rng)
+        lost, notches = _wear(len(x), rows, clean, rng)
         shift = rng.uniform(-1.5, 1.5, (len(x), 1, 1)) * shifted
         tilt = rng.normal(0, 0.02, (len(x), 1, 1)) * tilted
         depth = np.arange(DEPTH)[None, :, None]
         # Pixel centres: the first column right of a cut at x begins at x.
-        inward = depth + 0.5 + wear[:, None]
+        inward = depth + 0.5 + lost[:, None]
         column = x[:, None, None] + direction * inward * zoom - 0.5
         row = top + (np.arange(rows) + shift + tilt * depth * direction) * zoom
-        sides.append(_bilinear(page, row, column))
+        ink = _bilinear(page, row, column)
+        sides.append(ink * np.clip(depth + 1 - notches[:, None], 0, 1).astype(np.float32))
     return _look(sides, deep, clean, rng)
 
 
-def _wear(count: int, rows: int, clean: bool, rng: np.random.Generator) -> Ink:
-    """Pixels lost at a cut in each row (count, rows): for all rows, in waves, and ragged ones."""
+def _wear(count: int, rows: int, clean: bool, rng: np.random.Generator) -> tuple[Ink, Ink]:
+    """Draw what a cut loses, in pixels: all along it in waves, and in notches: two (count, rows).
+
+    The reader of strips follows the waves, but not the notches: they are paper without ink.
+    """
     if clean:
-        return np.zeros((count, rows), np.float32)
-    lost = rng.uniform(0, 1.8, (count, 1))
+        return np.zeros((count, rows), np.float32), np.zeros((count, rows), np.float32)
     waves = np.cumsum(rng.normal(0, 1, (count, rows)), axis=1)
     waves -= np.linspace(0, 1, rows) * waves[:, -1:]
-    waves *= rng.uniform(0, 0.7, (count, 1)) / (np.abs(waves).max(1, keepdims=True) + 1e-6)
-    ragged = rng.normal(0, 1, (count, rows)) * rng.uniform(0, 0.5, (count, 1))
-    return np.maximum(lost + waves + ragged, -0.7).astype(np.float32)
+    waves *= rng.uniform(0, 0.5, (count, 1)) / (np.abs(waves).max(1, keepdims=True) + 1e-6)
+    lost = np.maximum(rng.uniform(0, 1.8, (count, 1)) + waves, 0)
+    teeth = rng.normal(0, 1, (count, rows + 2))
+    teeth = (teeth[:, :-2] + teeth[:, 1:-1] * rng.uniform(1, 4) + teeth[:, 2:]) / 3
+    notches = np.maximum(teeth * rng.uniform(0, 1.0, (count, 1)), 0)
+    return lost.astype(np.float32), notches.astype(np.float32)
 
 
 def _bilinear(
@@ -203,7 +210,7 @@ def weight_of(before: Tensor, after: Tensor) -> Tensor:
     return (near > 0.4).float()
 
 
-def check(net: Strokes, pages: list[NDArray[np.uint8]], count: int) -> dict[str, float]:
+def check(net: Strokes, pages: Pages, count: int) -> dict[str, float]:
     """Measure on pages kept aside: how often the true partner wins its row, full and quick."""
     rng = np.random.default_rng(7)
     won = np.zeros(3)
@@ -218,7 +225,7 @@ def check(net: Strokes, pages: list[NDArray[np.uint8]], count: int) -> dict[str,
                 hit = scores.argmax(1).numpy() == np.arange(len(scores))
                 won[which] += (hit * weight).sum()
             won[2] += weight.sum()
-    return {"full": won[0] / won[2], "quick": won[1] / won[2]}
+    return {"full": float(won[0] / won[2]), "quick": float(won[1] / won[2])}
 
 
 def save(net: Strokes, file: Path, record: dict[str, float]) -> None:
@@ -228,22 +235,21 @@ def save(net: Strokes, file: Path, record: dict[str, float]) -> None:
     file.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def main() -> None:
-    """Train for some seconds, going on from where the last run stopped."""
-    ask = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    ask.add_argument("pages", type=Path)
-    ask.add_argument("output", type=Path, help="the .safetensors to write; .state lies beside it")
-    ask.add_argument("--seconds", type=float, default=420)
-    ask.add_argument("--total", type=float, default=1800, help="processor seconds of the schedule")
-    ask.add_argument("--rate", type=float, default=2e-3)
-    ask.add_argument("--across", action="store_true", help="cuts along the lines of text")
-    ask.add_argument("--train", nargs="+", default=["rend"])
-    ask.add_argument("--check", nargs="+", default=["cdipval"])
-    told = ask.parse_args()
+@dataclass(frozen=True)
+class Schedule:
+    """How long to train: seconds of this run, processor seconds of the whole, and how fast."""
+
+    seconds: float = 420
+    total: float = 1500
+    rate: float = 2e-3
+
+
+def train(pages: Pages, aside: Pages, output: Path, schedule: Schedule) -> dict[str, float]:
+    """Train for some seconds, going on from where the last run stopped; check on pages aside."""
     torch.set_num_threads(1)
     net = Strokes()
-    optimiser = torch.optim.AdamW(net.parameters(), lr=told.rate, weight_decay=0.01)
-    state = told.output.with_suffix(".state")
+    optimiser = torch.optim.AdamW(net.parameters(), lr=schedule.rate, weight_decay=0.01)
+    state = output.with_suffix(".state")
     spent = 0.0
     step = 0
     if state.exists():
@@ -252,13 +258,11 @@ def main() -> None:
         optimiser.load_state_dict(stored["optimiser"])
         spent = stored["spent"]
         step = stored["step"]
-    pages = load_pages(told.pages, told.train, told.across)
-    aside = load_pages(told.pages, told.check, told.across)
     rng = np.random.default_rng(step + 1)
     begin = time.monotonic()
     used = time.process_time()  # the schedule counts work, not waiting for a busy machine
     running = 0.0
-    while time.monotonic() - begin < told.seconds and spent < told.total:
+    while time.monotonic() - begin < schedule.seconds and spent < schedule.total:
         drawn = sample(pages[int(rng.integers(len(pages)))], rng)
         if drawn is None:
             continue
@@ -268,8 +272,8 @@ def main() -> None:
             continue
         spent += time.process_time() - used
         used = time.process_time()
-        share = min(spent / told.total, 1)
-        rate = told.rate * min(1, step / 100) * 0.5 * (1 + math.cos(math.pi * share)) + 1e-5
+        share = min(spent / schedule.total, 1)
+        rate = schedule.rate * min(1, step / 100) * 0.5 * (1 + math.cos(math.pi * share)) + 1e-5
         for group in optimiser.param_groups:
             group["lr"] = rate
         full, quick = net(before, after)
@@ -280,22 +284,10 @@ def main() -> None:
         optimiser.step()
         step += 1
         running += 0.01 * (loss.item() - running) if step > 1 else loss.item()
-        if step % 200 == 0:
+        if step % 500 == 0:
             print(f"{step} {spent:.0f} s  loss {running:.3f}", flush=True)
-    score = check(net, aside, 60)
-    print(f"step {step}, {spent:.0f} s: {score}", flush=True)
-    torch.save(
-        {
-            "net": net.state_dict(),
-            "optimiser": optimiser.state_dict(),
-            "spent": spent,
-            "step": step,
-        },
-        state,
-    )
-    record = {"steps": step, "seconds": round(spent), "pages": len(pages), **score}
-    save(net, told.output, record)
-
-
-if __name__ == "__main__":
-    main()
+    parts = {"net": net.state_dict(), "optimiser": optimiser.state_dict()}
+    torch.save({**parts, "spent": spent, "step": step}, state)
+    record = {"steps": step, "seconds": round(spent), "pages": len(pages), **check(net, aside, 60)}
+    save(net, output, record)
+    return record

@@ -18,7 +18,8 @@ from torch.nn import functional as F
 
 from puzlm.devices import pick_device
 from puzlm.errors import SettingsError, nearest
-from puzlm.images import cores, iter_images, write_bytes
+from puzlm.files import write_bytes
+from puzlm.images import cores, iter_images
 from puzlm.metrics import absolute, perfect
 from puzlm.models import pretrained as checkpoints
 from puzlm.models.frame import FrameSettings
@@ -30,6 +31,7 @@ from puzlm.training.fast import bart as fast
 from puzlm.training.fast import kernels, kernels_cut
 from puzlm.training.loop import Batch, loop
 from puzlm.training.recipes import DataSettings, TrainSettings, overridden, read_toml
+from puzlm.training.run_files import check_settings
 from puzlm.training.train_frame import FrameNet, rolled
 from puzlm.training.train_frame import take as take_frames
 
@@ -104,6 +106,7 @@ def train(
 ) -> dict[str, Any]:
     """Run a recipe; model, settings and metrics.jsonl end up in `folder`. Resumes."""
     began, folder, t = time.monotonic(), Path(folder), recipe.train
+    check_settings(folder, recipe.as_dict())
     device = pick_device(t.device)
     compiled = t.fast and device.startswith("cuda")
     bounds = Bounds.of(recipe.grids, recipe.model.side)

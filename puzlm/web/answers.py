@@ -19,7 +19,7 @@ class Limits:
     """Bytes of a request's body."""
     pixels: int = 40_000_000
     """Pixels of all pictures of a request together."""
-    pieces: int = 400
+    pieces: int = 1000
     """Pieces, and cells of a grid."""
     unzipped: int = 64 * 2**20
     """Bytes of a zip file's entries, unpacked."""
@@ -147,6 +147,10 @@ class Solved(BaseModel):
     seconds: float
     complete: bool
     """False: time was up, and this is the best arrangement so far."""
+    read: bool
+    """Whether a language model read the pieces for this answer."""
+    turns: list[int] = []
+    """Quarter turns counter-clockwise that set each piece upright; empty: all lay upright."""
     symbols: list[SuperToken] | None = None
     """The super-token of every piece, when asked for."""
 
@@ -154,7 +158,7 @@ class Solved(BaseModel):
 class Question(BaseModel):
     """Ask how one piece is read; only symbols are needed, no picture."""
 
-    symbols: Annotated[list[SuperToken], Field(min_length=1, max_length=400)]
+    symbols: Annotated[list[SuperToken], Field(min_length=1, max_length=1000)]
     piece: Annotated[int, Field(ge=0)]
     neighbours: dict[str, int] = Field(
         default_factory=dict, description="Piece lying at 'top', 'right', 'bottom' and 'left'."

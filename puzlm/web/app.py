@@ -75,7 +75,7 @@ def form_schema(files: dict[str, str], fields: dict[str, str]) -> dict[str, Any]
 PIECE_FILES = {
     "pieces": "Piece files, all of one size; input piece i is the i-th of them.",
     "zip": "A zip of piece files, in natural order of their names.",
-    "picture": "One shuffled picture; it needs `grid`.",
+    "picture": "One shuffled picture; without `grid` its seams say it.",
 }
 MAKE_FIELDS = {
     "sample": "Name of a sample, instead of a picture.",
@@ -89,6 +89,7 @@ SOLVE_FIELDS = {
     "grid": "3 or 3x4; a square is guessed when left out.",
     "solver": f"One of {', '.join(SOLVERS)}.",
     "decode": f"For seq2seq: one of {', '.join(METHODS)}.",
+    "rotations": "1: the pieces are square, and each may be turned by quarter turns.",
     "given": 'Fixed placements as JSON {"piece": cell}.',
     "symbols": "1: also give the super-token of every piece, without the parts of splits.",
 }
@@ -96,6 +97,7 @@ GIF_FIELDS = {
     "grid": "3 or 3x4.",
     "positions": "JSON list: cell of each piece, -1 for none.",
     "order": "JSON list: pieces in the order in which they move.",
+    "turns": "JSON list: quarter turns counter-clockwise of each piece; none when left out.",
 }
 
 
@@ -235,6 +237,7 @@ def create_app(
         kind = (
             intake.choice(form, "solver", about["solver"], SOLVERS),
             intake.choice(form, "decode", about["decoding"], METHODS),
+            intake.whole(form, "rotations", 0, 1) == 1,
         )
         given = intake.given_of(intake.text(form, "given"), puzzle)
         symbols = intake.whole(form, "symbols", 0, 1) == 1
@@ -258,7 +261,10 @@ def create_app(
         puzzle, form = await take_puzzle(request, set(GIF_FIELDS), gif.PIXELS)
         positions = intake.numbers(form, "positions", len(puzzle.pieces), -1, puzzle.cells - 1)
         order = intake.numbers(form, "order", len(puzzle.pieces), 0, len(puzzle.pieces) - 1)
-        drawn = await staff.decode(request, "animation", puzzle, positions, order)
+        turns = [0] * len(order)
+        if intake.text(form, "turns"):
+            turns = intake.numbers(form, "turns", len(order), 0, 3)
+        drawn = await staff.decode(request, "animation", puzzle, positions, order, turns)
         return Response(drawn, media_type="image/gif")
 
     return app

@@ -5,7 +5,7 @@ Their methods are called by name through workers.py; a Refused goes to the clien
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,10 @@ from puzlm.puzzle import Grid, Puzzle
 from puzlm.web import gif, intake
 from puzlm.web.answers import Limits
 
+if TYPE_CHECKING:
+    from puzlm.solver import Solver
+
+Kind = tuple[str, str, bool]  # solver, decoding, whether pieces may be turned
 SHOWN = 960  # pixels of the longer side of a picture that goes to the page
 
 
@@ -58,7 +62,8 @@ class Puzzles:
                 "reads, and there is none in it (tokenizer.json)"
             )
         self.glass = Glass(self.base.tokenizer, self.base.sides)
-        self.kinds = {(self.base.solver, self.base.decoding): self.base}
+        self.how = {"name_or_path": model, **options}
+        self.kinds: dict[Kind, Solver] = {(self.base.solver, self.base.decoding, False): self.base}
 
     def about(self) -> dict[str, Any]:
         """Describe the model."""
@@ -91,13 +96,13 @@ class Puzzles:
         }
 
     def solve(
-        self, puzzle: Puzzle, kind: tuple[str, str], given: dict[int, int], symbols: bool
+        self, puzzle: Puzzle, kind: Kind, given: dict[int, int], symbols: bool
     ) -> dict[str, Any]:
         """Find the cell of every piece: see answers.Solved."""
         from puzlm.solving.search.deadline import ended_early
 
         if kind not in self.kinds:
-            self.kinds[kind] = self.base.variant(solver=kind[0], decoding=kind[1])
+            self.kinds[kind] = self._variant(*kind)
         solution = self.kinds[kind].solve_many([puzzle], given=[given])[0]
         return {
             "positions": solution.positions.tolist(),
@@ -108,9 +113,21 @@ class Puzzles:
             "solver": solution.solver,
             "seconds": round(solution.seconds, 4),
             "complete": not ended_early(),
+            "read": "seq2seq" in solution.solver or solution.solver.startswith("symbols"),
+            "turns": list(solution.turns),
             # Reading the pieces once more takes a tenth of solving them.
             "symbols": self.glass.symbols(puzzle.pieces).tolist() if symbols else None,
         }
+
+    def _variant(self, solver: str, decoding: str, rotations: bool) -> Solver:
+        """Another way to solve with the same models."""
+        if not rotations:
+            return self.base.variant(solver=solver, decoding=decoding)
+        from puzlm.solver import Solver
+
+        return Solver.from_pretrained(
+            **self.how, solver=solver, decoding=decoding, rotations=rotations
+        )
 
     def read(self, question: Any) -> Any:
         """Show what the machine reads of one piece."""

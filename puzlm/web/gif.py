@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
 
+from puzlm.errors import PuzzleError
 from puzlm.images import Pixels
 from puzlm.puzzle import Puzzle
 
@@ -16,9 +18,13 @@ STEPS = 4  # frames of one move
 GROUND = (24, 26, 34)
 
 
-def draw(puzzle: Puzzle, positions: list[int], order: list[int]) -> bytes:
-    """Draw a GIF: first shuffled, then piece after piece at its place."""
-    pieces, (rows, columns) = _shrunk(puzzle), puzzle.grid
+def draw(
+    puzzle: Puzzle, positions: list[int], order: list[int], upright: Sequence[int] = ()
+) -> bytes:
+    """Draw a GIF: first shuffled, then piece after piece at its place, after `upright` turns."""
+    pieces, (rows, columns) = _shrunk(puzzle).copy(), puzzle.grid
+    if any(upright) and pieces.shape[1] != pieces.shape[2]:
+        raise PuzzleError("only square pieces can be turned")
     n, height, width = pieces.shape[:3]
     turns = list(dict.fromkeys(order)) + [i for i in range(n) if i not in set(order)]
     together = -(-n * STEPS // FRAMES)
@@ -30,6 +36,8 @@ def draw(puzzle: Puzzle, positions: list[int], order: list[int]) -> bytes:
     frames, lengths = [_frame(pieces, places, [], rows, columns)], [900]
     for start in range(0, n, together):
         moving = [i for i in turns[start : start + together] if positions[i] >= 0]
+        for i in moving:
+            pieces[i] = np.rot90(pieces[i], upright[i] if upright else 0)
         moving = [i for i in moving if spot(positions[i]) != places[i]]
         if not moving:
             continue

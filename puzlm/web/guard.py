@@ -32,7 +32,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
 }
-JSON_BODY = 2 * 2**20  # bytes; symbols of 400 pieces are about 150 kB
+JSON_BODY = 2 * 2**20  # bytes; symbols of 1,000 pieces are about half a MB
 LOG = logging.getLogger("puzlm.web")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 COOKIE = "puzlm_token"

@@ -16,7 +16,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from puzlm.errors import PuzlmError, nearest
 from puzlm.images import MAX_PIXELS, Pixels, open_image, to_rgb
-from puzlm.puzzle import Grid, Puzzle, guess_grid, parse_grid, with_holes
+from puzlm.pieces.repair import equal_sizes, unequal
+from puzlm.puzzle import Grid, Puzzle, find_grid, guess_grid, parse_grid, with_holes
 from puzlm.web.answers import Limits, Refused
 from puzlm.web.archive import label, unzip
 
@@ -149,13 +150,17 @@ def grid_of(raw: str, limits: Limits) -> Grid | None:
     if len(raw) > 20:
         raise Refused(422, "bad_grid", "A grid is one number (3) or rows x columns (3x4).")
     grid = parse_grid(raw)
+    _check_cells(grid, limits)
+    return grid
+
+
+def _check_cells(grid: Grid, limits: Limits) -> None:
     if grid[0] * grid[1] > limits.pieces:
         raise Refused(
             413,
             "too_many_pieces",
             f"A {grid[0]}x{grid[1]} grid has more than the {limits.pieces} cells allowed.",
         )
-    return grid
 
 
 def given_of(raw: str, puzzle: Puzzle) -> dict[int, int]:
@@ -275,11 +280,17 @@ def read_puzzle(
     if len(pieces) == 1 and zipfile.is_zipfile(io.BytesIO(pieces[0][1])):
         archive, pieces = pieces[0][1], []
     if picture is not None:
+        whole = budget.pixels(picture[1], picture[0], with_holes)
+        grid = grid or find_grid(np.ascontiguousarray(whole[:, :, :3]))
         if grid is None:
             raise Refused(
-                422, "bad_grid", "A shuffled picture needs its grid, for example 3 or 3x4."
+                422,
+                "bad_grid",
+                "No seams were found both ways; say into how many pieces it was cut, for example "
+                "3 or 3x4.",
             )
-        puzzle = Puzzle.from_shuffled(budget.pixels(picture[1], picture[0], with_holes), grid)
+        _check_cells(grid, limits)
+        puzzle = Puzzle.from_shuffled(whole, grid)
         names = tuple(f"piece {i}" for i in range(len(puzzle.pieces)))
         return Puzzle(shrink(puzzle.pieces, pixels), grid, None, names)
     if archive is not None:
@@ -298,18 +309,15 @@ def read_puzzle(
             f"{grid[0] * grid[1]} cells; choose a larger grid.",
         )
     images = [budget.pixels(data, name) for name, data in pieces]
-    for (name, _), piece in zip(pieces, images, strict=True):
-        if piece.shape != images[0].shape:
-            both = f"{label(pieces[0][0])} and {label(name)}"
-            raise Refused(
-                422, "unequal_pieces", f"Pieces differ in size ({both}), all must be equal."
-            )
     names = tuple(label(name) for name, _ in pieces)
+    one_size = equal_sizes(images)
+    if one_size is None:
+        raise Refused(422, "unequal_pieces", f"These {unequal(images, names)}.")
     positions = None if truth is None else np.array(truth, np.int64)
     try:
-        return Puzzle(shrink(np.stack(images), pixels), grid, positions, names)
+        return Puzzle(shrink(one_size, pixels), grid, positions, names)
     except PuzlmError:
-        return Puzzle(shrink(np.stack(images), pixels), grid, None, names)
+        return Puzzle(shrink(one_size, pixels), grid, None, names)
 
 
 def one_line(message: str) -> str:

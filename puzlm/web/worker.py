@@ -68,6 +68,7 @@ def _attempt(
 ) -> tuple[str, Any]:
     """Call it, and turn whatever happens into a message."""
     from puzlm.web.answers import Refused
+    from puzlm.web.intake import one_line
 
     try:
         with deadline(seconds, stop.is_set):
@@ -75,7 +76,7 @@ def _attempt(
     except Refused as error:
         return "refused", (error.status_code, error.code, error.detail)
     except PuzlmError as error:
-        return "refused", (422, "unusable", str(error))
+        return "refused", (422, "unusable", one_line(str(error)))
     except Exception:  # whatever it is, it belongs to this client, not to the process
         return "failed", traceback.format_exc()
 

@@ -25,6 +25,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from puzlm.errors import PuzlmError
+from puzlm.web import worker
 from puzlm.web.answers import Busy, Refused
 
 START_S = 120.0  # seconds in which a process must be ready; models are loaded in it
@@ -219,7 +220,7 @@ class _Process:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        command = [sys.executable, "-m", "puzlm.web.worker", str(plan.nice), str(there.fileno())]
+        command = [sys.executable, "-m", worker.__name__, str(plan.nice), str(there.fileno())]
         self.line: Connection = here
         self._child = subprocess.Popen(
             command, env=environment, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL

@@ -19,8 +19,8 @@ from puzlm.puzzle import cut
 from puzlm.solver import Solver
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer, side_symbols
 from puzlm.tokenizer.token_files import TokenFiles, write_tokens
-from puzlm.training.loop import TrainingError
 from puzlm.training.recipes import Recipe
+from puzlm.training.run_files import TrainingError
 from puzlm.training.train_sides import fit, fit_sides, touching_pairs
 
 SIDES = {

@@ -99,7 +99,7 @@ def test_neighbours_on_a_grid_whose_cells_are_not_known(shipped, grid, missing):
 
 def test_shipped_graphs_are_those_that_export_writes(tmp_path):
     export(BOX, tmp_path)
-    for name in ("vision.onnx", "edges.onnx", "onnx.json"):
+    for name in ("vision.onnx", "edges.onnx"):
         assert (tmp_path / name).read_bytes() == (BOX / name).read_bytes(), name
 
 
@@ -176,10 +176,6 @@ def test_the_command_exports(folder, tmp_path):
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("onnx.json", None),
-        ("onnx.json", lambda data: b"{"),
-        ("onnx.json", lambda data: data.replace(b'"version": 1', b'"version": 9')),
-        ("onnx.json", lambda data: b'{"version": 1, "layout": "none"}'),
         ("{}.json", None),
         ("{}.json", lambda data: data.replace(b'"side": 24', b'"side": 48')),
         ("{}.onnx", None),
@@ -228,7 +224,7 @@ def test_settings_that_do_not_fit_are_not_exported(folder, tmp_path, name, chang
     (bad / f"{name}.json").write_text(json.dumps({**record, **change}))
     with pytest.raises(ModelError, match=f"does not fit {name}.json"):
         export(bad, tmp_path / "x")
-    assert not (tmp_path / "x" / "onnx.json").exists()
+    assert not (tmp_path / "x" / "vision.onnx").exists()
 
 
 def test_bad_requests(folder, tmp_path):

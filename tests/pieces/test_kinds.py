@@ -78,7 +78,7 @@ def test_a_photo_on_a_white_ground_is_not_torn(photo):
         white = (puzzle.pieces == WHITE).all((1, 2, 3))
         assert score(found, puzzle) == {"absolute": 1, "perfect": 1}
         assert not np.array_equal(found.alternatives[0], found.positions)
-        assert np.array_equal(found.drawn(puzzle.truth), found.image)  # no red frames
+        assert np.array_equal(found.drawn(puzzle.truth), found.array)  # no red frames
         if grid == 5:
             assert found.confidences[white].min() > 0.8
         else:  # the pieces tell nothing of where on the ground the photo lies

@@ -222,7 +222,7 @@ def test_the_shell_completes(tmp_path):
         return done.stdout.split()
 
     assert completed("puzlm so") == ["solve"]
-    assert completed("puzlm solve --inc") == ["--incomplete"]
+    assert completed("puzlm solve --rot") == ["--rotations"]
 
 
 def test_a_sheet_says_what_grid_it_was_read_with(photo, tmp_path):

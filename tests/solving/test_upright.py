@@ -41,7 +41,7 @@ def test_a_photo_comes_out_upright_and_is_said_to_be(seeing, photo, grid):
         puzzle, turns = turned(picture, grid, seed)
         found = seeing.solve(puzzle)
         assert np.array_equal(
-            found.image, assemble(cut(picture, grid), np.arange(len(turns)), grid)
+            found.array, assemble(cut(picture, grid), np.arange(len(turns)), grid)
         )
         assert found.positions.tolist() == puzzle.truth.tolist()
         assert found.turns == tuple(turns.tolist())
@@ -87,7 +87,7 @@ def test_turning_keeps_pieces_left_over_and_where_each_lies(photo):
         blind = SimpleNamespace(read=lambda *_, told=told: (told, None, None))
         found = upright.settled(lies, (), blind)
         assert found.positions[4] == -1
-        assert np.array_equal(found.image, np.rot90(lies.image, turn))
+        assert np.array_equal(found.array, np.rot90(lies.array, turn))
 
 
 def test_a_solver_without_eyes(photo, monkeypatch):

@@ -15,7 +15,6 @@ from puzlm.cli.main import app
 from puzlm.errors import ImageError, SettingsError
 from puzlm.images import write_image
 from puzlm.study.ablate import chosen, main, options, read_rows, run_plan
-from puzlm.study.file_locks import Turns
 from puzlm.study.plan import Plan, tokenizer_settings
 from puzlm.study.trial import Gallery, Kind
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
@@ -416,76 +415,17 @@ def test_runs_without_the_packages_of_the_command(data, tmp_path):
     assert json.loads((tmp_path / "o" / "rows.jsonl").read_text())["status"] == "done"
 
 
-def test_what_another_process_is_at_is_left_to_it(data, tmp_path):
-    """And what others had and did not finish is run when it is free."""
-    path, said = plan_file(tmp_path, ("a", ""), ("b", ""), ("c", "")), []
-    with Turns(tmp_path / "o").claiming("row b 0"):
-        lines = run_plan(path, tmp_path / "o", data=data, device="cpu", share=1, report=said.append)
-    assert [line["name"] for line in lines] == ["a", "c"]
-    assert said[-1] == "runs left to other processes: 1"
-    lines = run(path, tmp_path / "o", data, share=1)
-    assert [line["name"] for line in lines] == ["a", "b", "c"]
-    assert len((tmp_path / "o" / "rows.jsonl").read_text().splitlines()) == 3
-    # Rows that trained side by side had not equal time: alone they are run again.
-    lines = run(path, tmp_path / "o", data, share=2)
-    assert {line["settings"]["share"] for line in lines} == {2}
-    assert len((tmp_path / "o" / "rows.jsonl").read_text().splitlines()) == 6
-
-
 def test_other_images_make_another_album(crops, tmp_path):
     for name in ("a", "b"):
         write_image(tmp_path / "in" / "deep" / f"{name}.png", crops[0])
-    turns, kinds = Turns(tmp_path / "o"), [Kind("plain", ("in",), ("in",))]
-    first = Gallery(kinds, tmp_path, "cpu", turns)
-    again = Gallery(kinds, tmp_path, "cpu", turns)
+    kinds = [Kind("plain", ("in",), ("in",))]
+    first = Gallery(kinds, tmp_path, "cpu")
+    again = Gallery(kinds, tmp_path, "cpu")
     assert torch.equal(first.albums[0].pixels, again.albums[0].pixels)
     assert first.contents() == again.contents()
     write_image(tmp_path / "in" / "deep" / "b.png", crops[1])
-    other = Gallery(kinds, tmp_path, "cpu", turns)
+    other = Gallery(kinds, tmp_path, "cpu")
     assert not torch.equal(other.albums[0].pixels, first.albums[0].pixels)
     assert other.contents() != first.contents()
     with pytest.raises(ImageError, match="typo.tar: no such file"):
-        Gallery([Kind("plain", ("in", "typo.tar"), ("in",))], tmp_path, "cpu", turns)
-
-
-@pytest.mark.parametrize("places", [1, 2])
-def test_two_processes_share_a_plan(data, tmp_path, places):
-    """Every run is done once, on one library, and gives what a single process gives."""
-    path = plan_file(tmp_path, ("a", "seeds = [0, 1]"), ("b", ""), ("c", ""))
-    command = [
-        sys.executable,
-        "-m",
-        "puzlm.study.ablate",
-        path,
-        "-o",
-        tmp_path / "o",
-        "--data",
-        data,
-        "--device",
-        "cpu",
-        "--share",
-        str(places),
-    ]
-    both = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
-    assert [p.wait() for p in both] == [0, 0]
-    lines = (tmp_path / "o" / "rows.jsonl").read_text().splitlines()
-    found = [(x["name"], x["seed"]) for x in map(json.loads, lines)]
-    (album,) = (tmp_path / "o" / "albums").iterdir()  # both kinds are cut from the same images
-    assert album.suffix == ".safetensors"
-    assert sorted(found) == [("a", 0), ("a", 1), ("b", 0), ("c", 0)]
-    (shared,) = (tmp_path / "o" / "libraries").iterdir()
-    facts = json.loads((shared / "facts.json").read_text())
-    alone = {(x["name"], x["seed"]): x for x in run(path, tmp_path / "alone", data)}
-    for line in read_rows(tmp_path / "o" / "rows.jsonl"):
-        assert line["tokenise_ms"] == facts["tokenise_ms"]  # made by one, read by the other
-        single = alone[line["name"], line["seed"]]
-        assert line["loss"] == pytest.approx(single["loss"], rel=1e-4)
-        for kind in ("plain", "worn"):
-            right = single["results"][kind]["valid"]["right"]
-            assert line["results"][kind]["valid"]["right"] == right
-    # Other kinds of puzzles make another library, even in the same folder.
-    path.write_text(path.read_text().replace("gap = 0.5", "gap = 0.25"))
-    run(path, tmp_path / "o", data, only=["b"], share=1)
-    assert len([*(tmp_path / "o" / "libraries").iterdir()]) == 2
-    with pytest.raises(SettingsError, match="--share -1: must not be below 0"):
-        run(path, tmp_path, data, share=-1)
+        Gallery([Kind("plain", ("in", "typo.tar"), ("in",))], tmp_path, "cpu")

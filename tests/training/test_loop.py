@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from tiny_training import losses, recipe_of
 
-from puzlm.training.loop import TrainingError, learning_rate
+from puzlm.training.loop import learning_rate
 from puzlm.training.recipes import Recipe
+from puzlm.training.run_files import TrainingError
 from puzlm.training.train_reader import train
 
 

@@ -114,6 +114,7 @@ class Waiting:
             "solver": "waiting",
             "seconds": 0.1,
             "complete": not ended_early(),
+            "read": False,
         }
 
 

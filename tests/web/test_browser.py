@@ -83,11 +83,12 @@ def test_sample_solve_and_look(open_page):
     expect(page.locator("#who")).to_contain_text("auto (")
     assert re.fullmatch(r"[\d.]+ m?s", page.inner_text("#time"))
     assert page.locator(".piece.wrong").count() == 0
-    assert page.locator(".piece .badge:not([hidden])").count() == 9
+    assert page.locator(".piece .badge:not([hidden])").count() == 0  # none is unsure
+    expect(page.locator(".story")).to_contain_text("no sentence was read")
     page.locator('.piece[data-piece="7"]').click()
     expect(page.locator(".ring .chip")).to_have_count(16)
     expect(page.locator(".seam")).to_have_count(4)
-    expect(page.locator(".look .seen figcaption")).to_contain_text("Piece 8")
+    expect(page.locator(".look .seen figcaption")).to_contain_text("Piece 7")
     page.wait_for_timeout(200)
     screenshot(page, "desktop-light")
     screenshot(page, "reading-panel", clip=page.locator("#reading").bounding_box(), full_page=True)
@@ -96,7 +97,7 @@ def test_sample_solve_and_look(open_page):
     page.locator(".switch.small label").nth(2).click()
     expect(page.locator(".ring .chip").first).not_to_have_text(before)
     page.locator(".seam button.link").first.click()
-    expect(page.locator(".look .seen figcaption")).not_to_contain_text("Piece 8")
+    expect(page.locator(".look .seen figcaption")).not_to_contain_text("Piece 7")
 
 
 def test_dark_with_wrong_pieces_and_animation(open_page):
@@ -131,13 +132,17 @@ def test_drag_lock_and_solve_the_rest(open_page):
     expect(page.locator(".piece.locked")).to_have_count(1)
     page.locator(f'.piece[data-piece="{other}"]').click()
     page.click("#lock")
-    expect(page.locator("#again")).to_have_text("Solve around 2 locked")
+    expect(page.locator("#solve")).to_have_text("Solve around 2 locked")
     drag(page, other, good[other])  # a locked piece does not move
     assert cells(page) == swapped
-    page.click("#again")
+    page.click("#solve")
     expect(page.locator("#status")).to_contain_text("7 of 9 pieces in place", timeout=SECONDS)
     assert cells(page)[0] == swapped[0] and cells(page)[other] == swapped[other]
     # Unlocked, everything is solved again.
+    page.click("#lock")
+    page.locator('.piece[data-piece="0"]').click()
+    page.click("#lock")
+    expect(page.locator("#solve")).to_have_text("Solve")
     page.click("#solve")
     expect(page.locator("#status")).to_contain_text("All 9 pieces in place", timeout=SECONDS)
     expect(page.locator(".piece.locked")).to_have_count(0)
@@ -177,7 +182,7 @@ def test_keyboard_alone(open_page):
         page.keyboard.press(key)
     first = before.index(0)
     expect(page.locator(f'.piece[data-piece="{first}"]')).to_be_focused()
-    expect(page.locator(".look .seen figcaption")).to_contain_text(f"Piece {first + 1},")
+    expect(page.locator(".look .seen figcaption")).to_contain_text(f"Piece {first},")
     page.keyboard.press("Enter")
     expect(page.locator("#status")).to_contain_text("picked up")
     for key in ("ArrowRight", "ArrowDown", "Enter"):
@@ -267,7 +272,7 @@ def test_upload_photo_pieces_zip_and_shuffled_picture(open_page, tmp_path):
         for name in names:
             archive.write(name, name.name)
     (tmp_path / "sheet.png").write_bytes(png(shuffled(puzzle)))
-    page.locator(".switch label").nth(1).click()
+    page.locator(".switch label").nth(0).click()
     for files in (names, [tmp_path / "pieces.zip"], [tmp_path / "sheet.png"]):
         page.set_input_files("#own", files)
         expect(page.locator("#outcome")).to_be_hidden()
@@ -275,6 +280,44 @@ def test_upload_photo_pieces_zip_and_shuffled_picture(open_page, tmp_path):
         solve(page)
         expect(page.locator("#score")).to_have_text("unknown")
         assert cells(page) == puzzle.truth.tolist()
+
+
+def test_own_pieces_come_first_and_may_be_turned(open_page, tmp_path):
+    import numpy as np
+
+    page = open_page("")
+    assert page.is_checked("input[name=mode][value=own]")
+    picture = np.asarray(Image.open(SAMPLE).convert("RGB").resize((360, 360)))
+    puzzle = Puzzle.from_image(picture, 3, seed=2)
+    turns = np.arange(9) % 4
+    names = [tmp_path / f"{i}.png" for i in range(9)]
+    for name, piece, turn in zip(names, puzzle.pieces, turns, strict=True):
+        name.write_bytes(png(np.ascontiguousarray(np.rot90(piece, -turn))))
+    page.check("#turned")
+    page.set_input_files("#own", names)
+    expect(page.locator("#status")).to_contain_text("9 pieces, 3 × 3")
+    solve(page)
+    assert cells(page) == puzzle.truth.tolist()
+    expect(page.locator(".story")).to_contain_text("Nothing was read")
+    with page.expect_download() as download:
+        page.click("#get-png")
+    with Image.open(download.value.path()) as taken:
+        assert np.abs(np.asarray(taken.convert("RGB")).astype(int) - picture).mean() < 1
+
+
+def test_panel_and_grid_field_fit(open_page):
+    page = open_page("#sample=shore&grid=12x15&seed=4")
+    for name in ("#rows", "#columns"):
+        assert page.evaluate(
+            f"(e => e.scrollWidth <= e.clientWidth)(document.querySelector('{name}'))"
+        )
+    page.goto(page.url.replace("12x15", "3x3"))
+    expect(page.locator(".piece")).to_have_count(9)
+    solve(page)
+    expect(page.locator(".ring .chip")).to_have_count(16)
+    panel = page.locator("#reading").bounding_box()
+    board = page.locator("#board").bounding_box()
+    assert panel["y"] + panel["height"] <= board["y"] + board["height"] + 2
 
 
 def test_bad_file(open_page, tmp_path, request):
@@ -285,6 +328,9 @@ def test_bad_file(open_page, tmp_path, request):
     expect(page.locator("#status")).to_have_text("cat.jpg: not a picture that can be read.")
     expect(page.locator("#status")).to_have_class("bad")
     assert page.locator("#status").get_attribute("aria-live") == "polite"
+    expect(page.locator("#solve")).to_be_disabled()  # and nothing of the puzzle before is left
+    expect(page.locator("#downloads")).to_be_hidden()
+    assert page.locator(".piece").count() == 0
     page.locator("#samples label").nth(2).click()  # and on it goes
     expect(page.locator("#status")).to_contain_text("Press Solve")
 
@@ -379,5 +425,5 @@ def test_first_paint_and_docs(open_page, server):
     paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     assert paint < 1000
     page.goto(f"{server}/docs")
-    expect(page.locator(".call")).to_have_count(9)
+    expect(page.locator(".call")).to_have_count(10)
     expect(page.locator(".docs")).to_contain_text("/api/solve")

@@ -11,7 +11,7 @@ from PIL import Image
 from serving import SAMPLE, piece_files, refused
 
 from bench.requests import png, zipped
-from puzlm.puzzle import Puzzle
+from puzlm.puzzle import Puzzle, assemble
 
 
 def test_health_models_samples(client):
@@ -52,7 +52,7 @@ def test_solve_pieces_zip_and_picture(client, make, tmp_path, how):
     elif how == "picture":
         order = np.arange(9).reshape(3, 3)
         sheet = np.concatenate([np.concatenate(list(arrays[row]), 1) for row in order])
-        files = {"picture": png(sheet)}
+        files, data = {"picture": png(sheet)}, {}  # its seams say the grid
     answer = client.post("/api/solve", files=files, data={**data, "symbols": "1"})
     assert answer.status_code == 200, answer.text
     found = answer.json()
@@ -65,6 +65,30 @@ def test_solve_pieces_zip_and_picture(client, make, tmp_path, how):
     assert opened["grid"] == [3, 3] and len(opened["pieces"]) == 9
     assert opened["truth"] == (truth if how == "saved" else None)
     assert opened["symbols"] == found["symbols"]
+
+
+def test_turned_pieces(client, make):
+    puzzle = make("shore", grid=3, seed=2)
+    turned = []
+    for k, (_, (name, data, kind)) in enumerate(piece_files(puzzle)):
+        pixels = np.rot90(np.asarray(Image.open(io.BytesIO(data))), -k)
+        turned.append(("pieces", (name, png(np.ascontiguousarray(pixels)), kind)))
+    found = client.post("/api/solve", files=turned, data={"rotations": "1"}).json()
+    assert found["positions"] == puzzle["truth"] and found["read"] is False
+    assert found["turns"] == [k % 4 for k in range(9)]
+    fields = {name: json.dumps(found[name]) for name in ("positions", "order", "turns")}
+    answer = client.post("/api/gif", files=turned, data={"grid": "3", **fields})
+    with Image.open(io.BytesIO(answer.content)) as image:
+        image.seek(image.n_frames - 1)
+        last = np.asarray(image.convert("RGB")).astype(float)
+    pieces = [np.asarray(Image.open(io.BytesIO(file[1][1]))) for file in piece_files(puzzle)]
+    picture = Image.fromarray(assemble(np.stack(pieces), np.array(puzzle["truth"]), (3, 3)))
+    assert np.abs(np.asarray(picture.resize(last.shape[1::-1])) - last).mean() < 12
+    refused(
+        client.post("/api/solve", files=turned, data={"rotations": "1", "solver": "seq2seq"}),
+        422,
+        "unusable",
+    )
 
 
 def test_given_placements_are_kept(client, make):

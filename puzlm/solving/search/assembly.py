@@ -19,7 +19,6 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.errors import PuzlmError
 from puzlm.solving.search.board import (
     STEPS,
     Floats,
@@ -80,6 +79,16 @@ def assemble(
     return _positions(board, _search(board, seed, width, rounds))[0]
 
 
+def joined(right: Floats, below: Floats, grid: tuple[int, int]) -> Ints:
+    """A first arrangement from the spanning tree alone, in milliseconds: positions (n,)."""
+    from puzlm.solving.search.repair import _movable, _polish, _tree_layout
+
+    board = _board(right, below, grid, None, None, hole=0.0)
+    rivals = _rivals(board)
+    layout = _polish(board, _tree_layout(board, rivals), rivals, _movable(board))[0]
+    return _positions(board, layout)[0]
+
+
 def repaired(
     positions: Ints,
     right: Floats,
@@ -117,14 +126,9 @@ def assemble_turned(
 
 
 def _search(board: _Board, seed: int, width: int, rounds: int) -> Ints:
-    # Late, for scipy's sake: a small grid's beam_search must start without it.
-    try:
-        from puzlm.solving.search.consensus import _join
-        from puzlm.solving.search.repair import _reassign, _repair, _tree_layout
-    except ModuleNotFoundError as error:
-        raise PuzlmError(
-            "this needs scipy: pip install scipy (`auto` on small grids does not)"
-        ) from error
+    # Late: scipy is a third of a cold start, and the beam search of a small grid needs none.
+    from puzlm.solving.search.consensus import _join
+    from puzlm.solving.search.repair import _reassign, _repair, _tree_layout
 
     size = len(board.cells)
     rivals = _rivals(board)

@@ -6,7 +6,8 @@ import { blobOf, calm, form, getJson, make, pause, percent, postJson, viridis } 
 
 const $ = (id) => document.getElementById(id);
 const state = { mode: "cut", sample: null, photo: null, own: null, puzzle: null, start: [], solution: null, making: 0 };
-let limits = { body: 32 * 2 ** 20, pieces: 400 };
+let limits = { body: 32 * 2 ** 20, pieces: 1000, seconds: 120 };
+const SLOW = 100; // pieces from which on a person is told that it takes time
 
 const board = new Board($("board"), $("tray-pieces"), { select: look, change: changed, say });
 const panel = new ReadingPanel($("reading-body"), $("reading-empty"), (piece) => board.pieces[piece].focus());
@@ -16,10 +17,21 @@ function say(text, kind = "") {
   $("status").className = kind;
 }
 
+// What could not be made leaves nothing on the board that somebody would take for it.
+function clear() {
+  state.puzzle = state.solution = null;
+  board.clear();
+  panel.clear();
+  $("outcome").hidden = true;
+  changed();
+}
+
 const fail = (error) => {
   if (!error.code) console.error(error);
   say(error.code ? error.message : "Something went wrong on this page.", "bad");
 };
+
+const INVITE = "Drop your piece files, a zip, or one shuffled picture. Until then: a sample, to try it.";
 
 // ---- making -----------------------------------------------------------------------------------
 
@@ -38,12 +50,14 @@ async function cut() {
     writeLink();
     await present(puzzle, turn, true);
   } catch (error) {
-    if (turn === state.making) fail(error);
+    if (turn !== state.making) return;
+    clear();
+    fail(error);
   }
 }
 
 async function openOwn() {
-  if (!state.own) return say("Drop your piece files, a zip, or one shuffled picture.");
+  if (!state.own) return say(INVITE);
   const turn = ++state.making;
   const files = state.own;
   say("Reading your pieces…");
@@ -52,15 +66,16 @@ async function openOwn() {
   if (zipped) data.append("zip", files[0]);
   else if (files.length === 1) data.append("picture", files[0]);
   else files.forEach((file) => data.append("pieces", file));
-  if (files.length === 1 && !zipped) data.append("grid", gridText());
-  else if (state.ownGrid) data.append("grid", gridText());
+  if (state.ownGrid) data.append("grid", gridText());
   try {
     const puzzle = await postJson("/api/open", data);
     if (turn !== state.making) return;
     [$("rows").value, $("columns").value] = puzzle.grid;
     await present(puzzle, turn, false);
   } catch (error) {
-    if (turn === state.making) fail(error);
+    if (turn !== state.making) return;
+    clear();
+    fail(error);
   }
 }
 
@@ -90,7 +105,8 @@ async function present(puzzle, turn, fromPicture) {
   changed();
   const [rows, columns] = puzzle.grid;
   const gone = rows * columns - puzzle.pieces.length;
-  say(`${puzzle.pieces.length} pieces, shuffled${gone ? `; ${gone} missing` : ""}. Press Solve.`);
+  const time = puzzle.pieces.length > SLOW ? " So many may take a minute." : "";
+  say(`${puzzle.pieces.length} pieces, ${fromPicture ? "shuffled" : `${rows} × ${columns}`}${gone ? `; ${gone} missing` : ""}. Press Solve.${time}`);
 }
 
 // ---- solving ----------------------------------------------------------------------------------
@@ -101,11 +117,13 @@ function pieceForm(fields) {
   return data;
 }
 
-async function solve(around) {
+// Locked pieces stay where they are, the others are solved around them.
+async function solve() {
   if (!state.puzzle || board.busy) return;
   const turn = ++state.making;
   const given = {};
-  if (around) for (const i of board.locked) given[i] = board.cells[i];
+  for (const i of board.locked) if (board.cells[i] >= 0) given[i] = board.cells[i];
+  const locked = Object.keys(given).length;
   board.busy = true;
   changed();
   const begun = performance.now();
@@ -113,21 +131,23 @@ async function solve(around) {
   $("others").hidden = true;
   $("who").textContent = "…";
   $("score").textContent = "…";
-  say(around ? "Solving around the locked pieces…" : "Reading the pieces and solving…");
+  const slow = state.puzzle.pieces.length > SLOW ? " This may take a minute." : "";
+  say(`${locked ? `Solving around ${locked} locked` : "Solving"}…${slow}`);
   const clock = setInterval(() => { $("time").textContent = `${((performance.now() - begun) / 1000).toFixed(1)} s`; }, 100);
   try {
     const [rows, columns] = state.puzzle.grid;
     const found = await postJson("/api/solve", pieceForm({
       grid: `${rows}x${columns}`, solver: $("solver").value, decode: $("decode").value,
-      given: JSON.stringify(given),
+      given: JSON.stringify(given), rotations: turned() ? 1 : "",
     }));
     clearInterval(clock);
     if (turn !== state.making) return;
     state.solution = found;
     board.marks = null;
-    if (!around) board.locked.clear();
+    board.turn(found.turns);
     $("time").textContent = found.seconds < 0.1 ? `${Math.max(1, Math.round(found.seconds * 1000))} ms` : `${found.seconds.toFixed(1)} s`;
     $("who").textContent = found.solver;
+    panel.tell(story(found));
     if (!(await board.glide(found.positions, found.order))) return;
     board.marks = found;
     board.busy = false;
@@ -147,6 +167,19 @@ async function solve(around) {
   }
 }
 
+const turned = () => state.mode === "own" && $("turned").checked;
+
+// How this answer was found, and whether what the panel shows had a part in it.
+function story(found) {
+  if (found.turns.length) return "Pieces that may be turned are joined by their pixels. Nothing was read for this answer.";
+  if (found.read) return "A language model read these symbols for this answer.";
+  const name = $("solver").value;
+  if (name === "random") return "This answer is pure chance. Nothing was read.";
+  if (name === "bigram") return "For this answer a small model compared the symbols of sides. No sentence was read.";
+  return "For this answer no sentence was read: edges and pictures of the pieces were compared, and that was enough. "
+    + "The symbols below are what a language model would have read.";
+}
+
 // The piece in the middle has most neighbours to show.
 const central = () => {
   const [rows, columns] = board.grid;
@@ -158,7 +191,8 @@ const right = () => (state.puzzle.truth ? state.puzzle.truth.filter((cell, i) =>
 function summary() {
   const n = state.puzzle.pieces.length;
   const mean = state.solution.confidences.reduce((a, b) => a + b, 0) / n;
-  const sure = `On average ${percent(mean)} sure.`;
+  const cut = state.solution.complete ? "" : " Time was up: this is the best arrangement so far.";
+  const sure = `On average ${percent(mean)} sure.${cut}`;
   if (!state.puzzle.truth) return `Solved. ${sure}`;
   return right() === n ? `All ${n} pieces in place. ${sure}` : `${right()} of ${n} pieces in place. ${sure}`;
 }
@@ -202,12 +236,9 @@ function thumbs() {
 // Something on the board changed: buttons, score, marks.
 function changed() {
   const ready = Boolean(state.puzzle) && !board.busy;
-  const locked = board.locked.size;
   $("solve").disabled = !ready;
+  $("solve").textContent = board.locked.size ? `Solve around ${board.locked.size} locked` : "Solve";
   $("reset").disabled = !ready;
-  $("again").hidden = locked === 0;
-  $("again").disabled = !ready;
-  $("again").textContent = `Solve around ${locked} locked`;
   $("to-reading").hidden = board.selected === null;
   $("lock").disabled = !ready || board.selected === null;
   const on = board.selected !== null && board.locked.has(board.selected);
@@ -249,6 +280,7 @@ async function look(piece) {
     const other = cell < 0 || edges[side] ? -1 : board.at(beside[side]);
     if (other >= 0) neighbours[side] = other;
   }
+  if (board.turns.some(Boolean)) return panel.tell(panel.story); // its sides are not those that meet
   try {
     const reading = await postJson("/api/read", { symbols: state.puzzle.symbols, piece, neighbours });
     if (turn === looking) panel.show(reading, { picture: state.puzzle.pieces[piece], edges });
@@ -273,8 +305,8 @@ function readLink() {
   };
   const grid = /^(\d{1,2})x(\d{1,2})$/.exec(fields.get("grid") ?? "");
   if (grid) {
-    $("rows").value = Math.min(20, Math.max(1, grid[1]));
-    $("columns").value = Math.min(20, Math.max(1, grid[2]));
+    $("rows").value = Math.min(50, Math.max(1, grid[1]));
+    $("columns").value = Math.min(50, Math.max(1, grid[2]));
   }
   const gap = Number(fields.get("gap"));
   if (fields.has("gap") && gap >= 0 && gap <= 0.5) $("gap").value = Math.round(gap * 100);
@@ -349,13 +381,12 @@ function wire() {
       setMode(input.value);
       if (input.value === "cut") remake(0);
       else if (state.own) openOwn();
-      else say("Drop your piece files, a zip, or one shuffled picture.");
+      else say(INVITE);
     });
   }
   $("solver").addEventListener("change", () => { $("decode-field").hidden = $("solver").value !== "seq2seq"; });
   $("decode-field").hidden = true;
-  $("solve").addEventListener("click", () => solve(false));
-  $("again").addEventListener("click", () => solve(true));
+  $("solve").addEventListener("click", solve);
   $("lock").addEventListener("click", () => { if (board.selected !== null) board.toggleLock(board.selected); });
   $("to-reading").addEventListener("click", () => {
     $("reading").scrollIntoView({ behavior: calm() ? "auto" : "smooth" });
@@ -364,6 +395,7 @@ function wire() {
   $("reset").addEventListener("click", () => {
     board.marks = null;
     board.locked.clear();
+    board.turn([]);
     board.cells = [...state.start];
     board.root.classList.add("loose");
     state.solution = null;
@@ -408,6 +440,7 @@ async function begin() {
     }));
     state.sample = samples[0].name;
     readLink();
+    setMode(location.hash.length > 1 ? "cut" : "own");
     await cut();
   } catch (error) {
     fail(error);

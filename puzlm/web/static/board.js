@@ -1,6 +1,7 @@
 // The board: pieces in cells, moved by pointer or keyboard.
 import { calm, make, pause, percent, viridis } from "./service.js";
 
+const SURE = 0.9; // a piece that is less sure is marked
 const DRAG = 6; // pixels a pointer moves before it drags
 const HOLD = 280; // milliseconds a finger rests before it lifts a piece
 
@@ -10,6 +11,7 @@ export class Board {
     Object.assign(this, { root, tray, events });
     this.pieces = [];
     this.cells = [];
+    this.turns = [];
     this.locked = new Set();
     this.selected = null;
     this.held = null;
@@ -18,12 +20,29 @@ export class Board {
     addEventListener("resize", () => this.fit());
   }
 
+  // Take everything off.
+  clear() {
+    this.run += 1;
+    Object.assign(this, { puzzle: null, pieces: [], cells: [], turns: [], selected: null, held: null, marks: null, busy: false });
+    this.locked.clear();
+    this.root.replaceChildren();
+    this.tray.replaceChildren();
+    this.tray.parentNode.hidden = true;
+  }
+
+  // Turn the pieces by quarter turns, counter-clockwise.
+  turn(turns) {
+    this.turns = [...turns];
+    this.pieces.forEach((piece, i) => { piece.querySelector("img").style.rotate = turns[i] ? `${-90 * turns[i]}deg` : ""; });
+  }
+
   // Lay out a puzzle: piece i in cell start[i].
   load(puzzle, start) {
     this.run += 1;
     this.grid = puzzle.grid;
     this.puzzle = puzzle;
     this.cells = [...start];
+    this.turns = [];
     this.locked.clear();
     this.selected = this.held = null;
     this.marks = null;
@@ -50,7 +69,9 @@ export class Board {
     const cell = Math.max(8, Math.floor(room / columns));
     this.root.style.aspectRatio = "auto";
     this.root.style.width = `${cell * columns}px`;
-    this.root.style.height = `${Math.max(8, Math.round((cell * height) / width)) * rows}px`;
+    const high = Math.max(8, Math.round((cell * height) / width)) * rows;
+    this.root.style.height = `${high}px`;
+    document.documentElement.style.setProperty("--board-height", `${high}px`);
   }
 
   build(url, i) {
@@ -110,14 +131,14 @@ export class Board {
       piece.classList.toggle("chosen", i === this.selected);
       piece.classList.toggle("held", i === this.held);
       const badge = piece.querySelector(".badge");
-      badge.hidden = sure === null;
+      badge.hidden = sure === null || sure >= SURE;
       if (sure !== null) {
         badge.style.setProperty("--sure", `${Math.max(0.04, sure) * 360}deg`);
         badge.style.setProperty("--tone", viridis(sure));
         badge.firstChild.textContent = percent(sure);
       }
       piece.setAttribute("aria-label", [
-        `Piece ${i + 1}`,
+        `Piece ${i}`,
         cell < 0 ? "not placed" : `row ${Math.floor(cell / columns) + 1}, column ${cell % columns + 1}`,
         sure === null ? "" : `${percent(sure)} sure`,
         wrong ? "wrong place" : "",
@@ -148,7 +169,7 @@ export class Board {
     this.root.classList.remove("loose");
     const other = this.at(cell);
     if (this.move(i, cell)) {
-      this.events.say(other >= 0 ? `Pieces ${i + 1} and ${other + 1} swapped.` : `Piece ${i + 1} moved.`);
+      this.events.say(other >= 0 ? `Pieces ${i + 1} and ${other + 1} swapped.` : `Piece ${i} moved.`);
       this.place();
       this.events.change();
     } else {
@@ -175,7 +196,7 @@ export class Board {
   toggleLock(i) {
     if (this.cells[i] < 0) return;
     if (!this.locked.delete(i)) this.locked.add(i);
-    this.events.say(`Piece ${i + 1} ${this.locked.has(i) ? "locked" : "unlocked"}.`);
+    this.events.say(`Piece ${i} ${this.locked.has(i) ? "locked" : "unlocked"}.`);
     this.label();
     this.events.change();
   }
@@ -295,13 +316,13 @@ export class Board {
     } else if (event.key === "Enter" || event.key === " ") {
       if (this.held === i) {
         this.held = null;
-        this.events.say(`Piece ${i + 1} put down.`);
+        this.events.say(`Piece ${i} put down.`);
       } else if (this.locked.has(i)) {
         this.events.say("A locked piece stays where it is. Unlock it first.");
       } else {
         this.held = i;
         this.before = [...this.cells];
-        this.events.say(`Piece ${i + 1} picked up. Arrows move it, Enter drops it, Escape puts it back.`);
+        this.events.say(`Piece ${i} picked up. Arrows move it, Enter drops it, Escape puts it back.`);
       }
       this.label();
     } else if (event.key === "Escape" && this.held !== null) {
@@ -332,7 +353,11 @@ export class Board {
     positions.forEach((cell, i) => {
       if (cell < 0) return;
       const image = this.pieces[i].querySelector("img");
-      pen.drawImage(image, (cell % columns) * w, Math.floor(cell / columns) * h, w, h);
+      pen.save();
+      pen.translate((cell % columns + 0.5) * w, (Math.floor(cell / columns) + 0.5) * h);
+      pen.rotate(-(this.turns[i] || 0) * Math.PI / 2);
+      pen.drawImage(image, -w / 2, -h / 2, w, h);
+      pen.restore();
     });
     return pen;
   }

@@ -14,7 +14,7 @@ export function wireDownloads({ board, state, say, fail, pieceForm }) {
     const { solution, puzzle } = state;
     const record = {
       grid: puzzle.grid, positions: board.cells, truth: puzzle.truth, names: puzzle.names,
-      locked: [...board.locked], confidences: solution?.confidences ?? null, order: solution?.order ?? null,
+      locked: [...board.locked], turns: board.turns, confidences: solution?.confidences ?? null, order: solution?.order ?? null,
       solver: solution?.solver ?? null, seconds: solution?.seconds ?? null, settings: puzzle.settings,
     };
     save(new Blob([`${JSON.stringify(record, null, 1)}\n`], { type: "application/json" }), "puzlm.json");
@@ -27,6 +27,7 @@ export function wireDownloads({ board, state, say, fail, pieceForm }) {
       const order = state.solution?.order ?? state.start;
       save(await postBlob("/api/gif", pieceForm({
         grid: `${rows}x${columns}`, positions: JSON.stringify(board.cells), order: JSON.stringify(order),
+        turns: board.turns.length ? JSON.stringify(board.turns) : "",
       })), "puzlm.gif");
       say("Animation saved.");
     } catch (error) {

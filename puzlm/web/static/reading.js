@@ -47,7 +47,16 @@ export class ReadingPanel {
     this.root.hidden = true;
     this.empty.hidden = false;
     this.root.replaceChildren();
+    this.reading = this.story = null;
+  }
+
+  // Say how the answer was found.
+  tell(text) {
+    this.story = text;
     this.reading = null;
+    this.empty.hidden = true;
+    this.root.hidden = false;
+    this.draw();
   }
 
   show(reading, facts) {
@@ -61,12 +70,16 @@ export class ReadingPanel {
 
   draw() {
     const { reading, facts } = this;
+    const told = this.story ? [make("p", { className: "story" }, this.story)] : [];
+    if (!reading) return this.root.replaceChildren(...told);
     this.root.replaceChildren(
+      ...told,
       this.head(reading, facts),
       this.ring(reading, facts),
       ...(reading.layers.length > 1 ? [this.layers(reading)] : []),
       this.seams(reading, facts),
       this.sentence(reading),
+      this.words(reading),
     );
   }
 
@@ -74,7 +87,7 @@ export class ReadingPanel {
     const figure = (src, caption, kind) => make("figure", { className: kind },
       make("img", { src, alt: "" }), make("figcaption", {}, caption));
     return make("div", { className: "look" },
-      figure(facts.picture, `Piece ${reading.piece + 1}, as you see it`, "seen"),
+      figure(facts.picture, `Piece ${reading.piece}, as you see it`, "seen"),
       make("span", { className: "to", "aria-hidden": "true" }, "→"),
       figure(reading.picture, reading.parts ? `its first ${reading.layers.length} of ${reading.layers.length + reading.parts} symbols`
         : "as the machine reads it", "read"));
@@ -159,7 +172,7 @@ export class ReadingPanel {
     const signs = make("div", { className: "signs", "aria-hidden": "true" },
       ...kinds.map((kind) => make("i", { className: `sign ${kind}` }, SIGN[kind])));
     const strip = (src) => make("img", { className: "strip", src, alt: "" });
-    const other = make("button", { type: "button", className: "link" }, `piece ${side.neighbour + 1}`);
+    const other = make("button", { type: "button", className: "link" }, `piece ${side.neighbour}`);
     other.addEventListener("click", () => this.pick(side.neighbour));
     const head = make("p", { className: "seam-head" },
       make("b", {}, `${ARROWS[side.side]} ${side.side}`), make("span", {}, " meets ", other));
@@ -180,5 +193,19 @@ export class ReadingPanel {
         + `${reading.layers.length} symbols a strip`
         + (reading.parts ? `, and ${reading.parts} finer ones for what these leave over.` : ".")),
       make("code", {}, reading.text));
+  }
+
+  words(reading) {
+    const list = make("dl", {});
+    for (const [word, means] of [
+      ["Strip", "A short part of the border, a few pixels deep. A side has "
+        + `${reading.granularity} of them.`],
+      ["Codebook", "A list of typical strips, learned from many pictures. A strip is replaced by the entry most like it."],
+      ["Symbol", "The number of that entry. The machine gets numbers, no colours."],
+      ["Edge, 2 px, 4 px …", "How deep the strip is that a symbol stands for."],
+      ["+1, +2 …", "Symbols for what the one before them leaves over, finer each time."],
+      ["Super-token", "All symbols of a piece, clockwise: one word of the sentence that is the puzzle."],
+    ]) list.append(make("dt", {}, word), make("dd", {}, means));
+    return make("details", { className: "sentence words" }, make("summary", {}, "What these words mean"), list);
   }
 }

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
+
+from puzlm.model_files import read_safetensors
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -30,7 +31,7 @@ HIDDEN = 24  # channels of the head
 SHIFTS = (-2, -1, 0, 1, 2)  # feature rows, each a 75th of an inch, that strips may have slipped
 ALL_PAIRS = 120  # sides: up to this many, the head joins all pairs ...
 CANDIDATES = 24  # ... and of more, the best so many of each side by the quick product
-WEIGHTS = Path(__file__).parents[1] / "models" / "page"
+WEIGHTS = Path(__file__).parent / "page"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +52,13 @@ class Strokes:
     """The network of one direction of cutting: 'right' or 'below'."""
 
     def __init__(self, file: Path) -> None:
-        stored = {name: w.astype(np.float32) for name, w in load_file(file).items()}
+        stored = {name: w.astype(np.float32) for name, w in read_safetensors(file).items()}
         self.weights = stored
 
     def features(self, ink: Floats, which: str) -> Floats:
-        """Read sides (n, DEPTH, rows), 'before' or 'after': (n, rows / 2, FIT + QUICK)."""
-        x = _relu(self._conv(ink.astype(np.float32), f"{which}.first"))
+        """Read sides (n, DEPTH, rows), 'before' or 'after': (FIT + QUICK, n, rows / 2)."""
+        x = np.ascontiguousarray(ink.transpose(1, 0, 2), np.float32)
+        x = _relu(self._conv(x, f"{which}.first"))
         x = _relu(self._conv(x, f"{which}.second", stride=2))
         x = x + _relu(self._conv(x, f"{which}.third"))
         return self._conv(x, f"{which}.out")
@@ -69,14 +71,14 @@ class Strokes:
         n, m = len(before), len(after)
         asked = np.ones((n + 1, m + 1), bool)
         if max(n, m) > ALL_PAIRS:
-            asked[:n, :m] = self._likely(u[:n], v[:m], shifts)
+            asked[:n, :m] = self._likely(u[:, :n], v[:, :m], shifts)
         best = np.full((n + 1, m + 1), -np.inf, np.float32)
         slip = np.zeros((n + 1, m + 1), np.int64)
-        nothing = {shift: self._join(u[-1:], v[-1:], shift)[0] for shift in shifts}
+        nothing = {shift: self._join(u[:, -1:], v[:, -1:], shift)[0] for shift in shifts}
         for i in range(n + 1):
             columns = np.flatnonzero(asked[i])
             for shift in sorted(shifts, key=abs):
-                score = self._join(u[i : i + 1], v[columns], shift) - nothing[shift]
+                score = self._join(u[:, i : i + 1], v[:, columns], shift) - nothing[shift]
                 better = score > best[i, columns]
                 best[i, columns[better]] = score[better]
                 slip[i, columns[better]] = shift
@@ -84,37 +86,45 @@ class Strokes:
         best[~np.isfinite(best)] = least
         return Fits(best[:n, :m], slip[:n, :m], best[:n, m], best[n, :m])
 
+    def quick(self, u: Floats, v: Floats, shifts: tuple[int, ...] = SHIFTS) -> Floats:
+        """Score all pairs of features by a plain product, many at once: (n, m)."""
+        best = np.full((u.shape[1], v.shape[1]), -np.inf, np.float32)
+        for shift in shifts:
+            a, b = _overlap(u[FIT:], v[FIT:], shift)
+            product = np.tensordot(a, b, ([0, 2], [0, 2])) / np.float32(QUICK**0.5)
+            np.maximum(best, product, out=best)
+        return best
+
     def _likely(self, u: Floats, v: Floats, shifts: tuple[int, ...]) -> NDArray[np.bool_]:
         """Choose the pairs worth joining by the quick product: (n, m)."""
-        quick = np.full((len(u), len(v)), -np.inf, np.float32)
-        for shift in shifts:
-            a, b = _overlap(u[:, FIT:], v[:, FIT:], shift)
-            product = a.reshape(len(u), -1) @ b.reshape(len(v), -1).T
-            np.maximum(quick, product, out=quick)
+        quick = self.quick(u, v, shifts)
         rows = np.argsort(np.argsort(-quick, axis=1), axis=1) < CANDIDATES
         columns = np.argsort(np.argsort(-quick, axis=0), axis=0) < CANDIDATES
         return np.asarray(rows | columns)
 
     def _join(self, u: Floats, v: Floats, shift: int) -> Floats:
-        """Score one side before a cut (1, ...) with sides after it (m, ...): (m,)."""
-        a, b = _overlap(u[:, :FIT], v[:, :FIT], shift)
+        """Score one side before a cut (..., 1, rows) with sides after it (..., m, rows): (m,)."""
+        a, b = _overlap(u[:FIT], v[:FIT], shift)
         hidden = _relu(self._conv(_relu(a + b), "join"))
-        weight = self.weights["score.weight"][0, :, 0]
-        total: Floats = np.tensordot(hidden.sum(2), weight, (1, 0))
+        total: Floats = self.weights["score.weight"][0, :, 0] @ hidden.sum(2)
         total += hidden.shape[2] * self.weights["score.bias"][0]
         return total
 
     def _conv(self, x: Floats, name: str, stride: int = 1) -> Floats:
-        """Convolve along the cut: (n, channels, rows) -> (n, outputs, rows / stride)."""
+        """Convolve along the cut: (channels, n, rows) -> (outputs, n, rows / stride).
+
+        One matrix product for each tap of the filter, over all sides at once.
+        """
         weight = self.weights[f"{name}.weight"]
-        size = weight.shape[2]
+        outputs, channels, size = weight.shape
         rows = (x.shape[2] + stride - 1) // stride
         padded = np.pad(x, ((0, 0), (0, 0), (size // 2, size // 2)))
-        result = np.zeros((len(x), weight.shape[0], rows), np.float32)
+        result = np.zeros((outputs, x.shape[1] * rows), np.float32)
         for k in range(size):
             part = padded[:, :, k : k + (rows - 1) * stride + 1 : stride]
-            result += weight[:, :, k] @ part
-        return result + self.weights[f"{name}.bias"][:, None]
+            result += weight[:, :, k] @ part.reshape(channels, -1)
+        result += self.weights[f"{name}.bias"][:, None]
+        return result.reshape(outputs, -1, rows)
 
 
 @cache

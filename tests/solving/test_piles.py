@@ -1,0 +1,88 @@
+"""Piles whose grid nobody named, and pieces of another picture among the own."""
+
+import numpy as np
+import pytest
+
+from puzlm import Solver
+from puzlm.images import Pixels, read_image
+from puzlm.metrics import absolute
+from puzlm.puzzle import Puzzle
+from puzlm.solving.grids import candidates, tried
+from puzlm.solving.strangers import strange
+from tests.conftest import SAMPLES
+
+
+@pytest.fixture(scope="module")
+def auto() -> Solver:
+    return Solver.from_pretrained()
+
+
+@pytest.fixture(scope="module")
+def flower() -> Pixels:
+    return read_image(SAMPLES / "flower.jpg")
+
+
+def with_stranger(puzzle: Puzzle, other: Pixels, piece: int = 0) -> Puzzle:
+    """The puzzle with a piece of another picture in place of one of its own."""
+    assert puzzle.truth is not None
+    pieces, truth = puzzle.pieces.copy(), puzzle.truth.copy()
+    height, width = pieces.shape[1:3]
+    pieces[piece], truth[piece] = other[150 : 150 + height, 200 : 200 + width], -1
+    return Puzzle(pieces, puzzle.grid, truth)
+
+
+def test_candidates_hold_every_factorisation_and_grids_that_do_not_come_out_even():
+    assert {(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)} <= set(candidates(12))
+    assert (3, 3) in candidates(8) and (3, 3) in candidates(10)
+    assert all(abs(r * c - 12) <= 3 for r, c in candidates(12))
+    assert candidates(2) == [(1, 2), (2, 1)]
+
+
+@pytest.mark.parametrize("grid", ["3x4", "5x6", "9x7"])
+def test_the_grid_of_a_folder_is_found(auto, photo, grid, tmp_path):
+    puzzle = Puzzle.from_image(photo, grid, seed=2)
+    puzzle.save(tmp_path / "p")
+    (tmp_path / "p" / "puzzle.json").unlink()
+    found = auto.solve(tmp_path / "p")
+    assert found.grid == puzzle.grid and found.tried[0][0] == puzzle.grid
+    assert found.tried[0][1] > found.tried[1][1]
+    assert absolute(found.positions, puzzle.truth) == 1
+
+
+def test_the_grid_is_found_without_a_model_and_with_a_piece_missing(photo):
+    pieces = Puzzle.from_image(photo, "3x4", missing=1, seed=2).pieces
+    assert tried(pieces)[0][0] == (3, 4)
+
+
+def test_a_list_of_pieces_needs_no_grid(auto, photo):
+    puzzle = Puzzle.from_image(photo, "2x5", seed=1)
+    assert auto.solve(list(puzzle.pieces)).grid == (2, 5)
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.1])
+def test_a_stranger_is_left_out_and_its_hole_shown(auto, photo, flower, gap):
+    puzzle = with_stranger(Puzzle.from_image(photo, "3x4", gap=gap, seed=4), flower, piece=5)
+    found = auto.solve(puzzle)
+    assert found.strangers == (5,) and found.positions[5] == -1
+    assert absolute(found.positions, puzzle.truth) == 1
+    assert sorted(found.order) == list(range(12)) and len(found.confidences) == 12
+
+
+def test_no_own_piece_is_left_out(auto, photo, flower):
+    puzzles = [
+        Puzzle.from_image(image, grid, gap=gap, seed=1)
+        for image in (photo, flower)
+        for grid in ("2x3", "4x4")
+        for gap in (0.0, 0.2)
+    ]
+    assert all(not found.strangers for found in auto.solve_many(puzzles))
+
+
+def test_a_piece_is_strange_if_no_neighbour_is_like_it():
+    n = 9
+    cosines = np.full((n, n), 0.9), np.full((n, n), 0.9)
+    for scores in cosines:
+        scores[4] = scores[:, 4] = 0.0
+    found = strange(cosines, np.arange(n), (3, 3))
+    assert found[4] > 0.9 and np.delete(found, 4).max() < 0.1
+    assert strange(cosines, np.full(n, -1), (3, 3)).max() == 0  # nothing lies anywhere
