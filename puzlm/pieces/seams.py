@@ -15,6 +15,7 @@ Grid = tuple[int, int]
 # so they must be clearer. Chosen on validation pictures: docs/runs/margins-val.txt.
 LEAST_TILE = 16  # pixels
 MOST_MARGIN = 64  # pixels before the first tile
+FEWEST = 3  # tiles a row, unless somebody says that there are two: edges of pictures look alike
 CLEAR, QUARTER, RISE = 9.0, 3.0, 0.8  # what `Ruling` must reach
 
 
@@ -95,7 +96,7 @@ def _best_ruling(line: NDArray[np.float32], count: int | None) -> Ruling | None:
         inside = (at >= 0) & (at < len(line))
         sums = np.where(inside, strength[np.clip(at, 0, len(line) - 1)], 0.0).sum(1)
         clear = sums / np.maximum(inside.sum(1), 1) ** 0.5
-        clear[tiles < 2 if count is None else tiles != count] = 0.0
+        clear[tiles < FEWEST if count is None else tiles != count] = 0.0
         start = int(clear.argmax())
         best = max(best, (float(clear[start]), start, pitch))
     clearest, start, pitch = best
