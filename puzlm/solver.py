@@ -42,6 +42,7 @@ from puzlm.solution import (
     Floats,
     Given,
     Solution,
+    Used,
     as_puzzle,
     check_given,
     checked,
@@ -285,7 +286,7 @@ class Solver:
         """Solve puzzles again without the pieces that seem to be of another picture."""
         result = list(found)
         for i, (puzzle, given, first) in enumerate(zip(puzzles, fixed, found, strict=True)):
-            if is_large(puzzle) or first.solver.endswith("clear)"):
+            if is_large(puzzle) or first.used.clear:
                 continue
             odds = strangers(self.edges, puzzle, first.positions)
             odds[list(given)] = 0.0
@@ -360,10 +361,10 @@ class Solver:
 
     def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:
         """The same answer, its confidences such as were right so often; not of a foreign model."""
-        if self.raw or not (self.shipped or found.solver == "classic"):
+        if self.raw or not (self.shipped or found.used == Used("classic")):
             return found
         sure = calibration.calibrated(
-            found.solver, found.confidences, found.positions, found.grid, given
+            found.used, found.confidences, found.positions, found.grid, given
         )
         return replace(found, confidences=sure)
 
@@ -485,7 +486,7 @@ class Solver:
         language = self._language(puzzles[0])
         assert language is not None
         tokenizer, reader, card = language
-        name = f", {card['name']}" if self.box is not None and "name" in card else ""
+        name = str(card.get("name", "")) if self.box is not None else ""
         if self.solver == "symbols" or again:
             seen = read_views(reader, tokenizer, puzzles, width=WIDTH, given=given)
             straight = np.arange(len(puzzles[0].pieces))
