@@ -45,7 +45,7 @@ def wrong(photo: TablePhoto, table: Table) -> list[float]:
 def test_every_piece_is_found_within_a_fiftieth_of_its_side(photo: TablePhoto) -> None:
     table = find_pieces(photo.image)
     assert len(table.pieces) == 9 and not table.left_out
-    assert max(wrong(photo, table)) < 0.03
+    assert max(wrong(photo, table)) < 0.02
     assert table.turned
 
 
