@@ -193,8 +193,7 @@ class Solver:
 
     def files(self) -> dict[str, str]:
         """SHA-256 of every file that its answers depend on."""
-        fitted = {"calibration.py": manifest.digest(Path(calibration.__file__))}
-        return manifest.of_folders(self.folders) | fitted
+        return files_of(self.folders)
 
     def _check_parts(self, whose: str) -> None:
         """Say at once what a model cannot do."""
@@ -515,6 +514,12 @@ class Solver:
         return list(
             zip([None] * len(puzzles) if placed is None else placed, right, below, strict=True)
         )
+
+
+def files_of(folders: Iterable[Path]) -> dict[str, str]:
+    """SHA-256 of the files of models, and of what their confidences were fitted by."""
+    fitted = {"calibration.py": manifest.digest(Path(calibration.__file__))}
+    return manifest.of_folders(folders) | fitted
 
 
 def model_folders(solver: str, model: str | Path | None) -> tuple[Path, ...]:

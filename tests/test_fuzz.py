@@ -1,4 +1,4 @@
-"""Doors for strangers: the corpus of tools/fuzz.py, and changes of it, meet a PuzlmError at most."""
+"""Doors for strangers: the corpus of tools/fuzz.py and changes of it meet a PuzlmError at most."""
 
 from __future__ import annotations
 
