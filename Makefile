@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo dev test test-web lint clean
+.PHONY: demo dev test test-web test-lowest test-newest fuzz lock sbom lint clean
 
 .venv/plain: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -26,10 +26,43 @@ test: .venv/dev lint  ## what CI runs
 test-web: .venv/dev  ## the page in a real browser (needs Chromium: apt-get install chromium)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/web
 
+# Tests that need neither torch nor a browser, in environments of their own.
+QUICK := tests/test_files.py tests/test_images.py tests/test_puzzle.py tests/test_fuzz.py \
+    tests/cli/test_solve_usage.py tests/harness/test_evaluate.py tests/harness/test_compare.py \
+    tests/harness/test_metrics.py tests/harness/test_resuming.py tests/models/test_decoding.py \
+    tests/models/test_checkpoints.py tests/solving/test_solving.py
+NEEDED := pytest pytest-xdist hypothesis "scikit-learn>=1.4"
+# typer of the lowest version uses names that today's click calls deprecated.
+RUN_QUICK := -m pytest -n 2 -W ignore::DeprecationWarning $(QUICK)
+
+test-lowest:  ## the quick tests with the lowest versions that pyproject.toml allows (Python 3.11)
+	test -d .venv-lowest || $(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet --disable-pip-version-check \
+	    -c constraints-lowest.txt -e . $(NEEDED)
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python $(RUN_QUICK)
+
+test-newest:  ## the same with the newest versions, for example: make test-newest PYTHON=python3.13
+	test -d .venv-$(PYTHON) || $(PYTHON) -m venv .venv-$(PYTHON)
+	.venv-$(PYTHON)/bin/pip install --quiet --disable-pip-version-check -U -e . $(NEEDED)
+	OMP_NUM_THREADS=1 .venv-$(PYTHON)/bin/python $(RUN_QUICK)
+
+fuzz: .venv/dev  ## five minutes of coverage-guided fuzzing for each of seven doors
+	$(PIP) atheris
+	$(BIN)/python -m tools.fuzz --seconds 300 -o results/fuzz.json
+
+lock:  ## requirements-dev.lock: every package of the development environment with its hashes
+	$(PIP) uv
+	$(BIN)/uv pip compile pyproject.toml --all-extras -c constraints.txt --generate-hashes \
+	    --no-header --no-annotate --quiet -o requirements-dev.lock
+
+sbom: .venv/dev  ## sbom.json, the packages of the environment in the format CycloneDX
+	$(PIP) cyclonedx-bom
+	$(BIN)/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --of JSON -o sbom.json
+
 lint: .venv/dev
 	$(BIN)/ruff check puzlm bench tools tests
 	$(BIN)/ruff format --check puzlm bench tools tests
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv demo build *.egg-info
+	rm -rf .venv .venv-* demo build *.egg-info

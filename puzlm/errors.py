@@ -43,6 +43,8 @@ EXTRAS = {  # which extra of the package brings a module
     "multipart": "web",
     "python_multipart": "web",
     "matplotlib": "plots",
+    "pillow_heif": "photo",
+    "pypdfium2": "photo",
     "ray": "ray",
     "pyarrow": "ray",
 }

@@ -20,6 +20,7 @@ from PIL import Image
 
 from puzlm.errors import PuzzleError
 from puzlm.images import Pixels, open_image, read_image, to_rgb
+from puzlm.pieces import seams
 
 Positions = NDArray[np.int64]
 Grid = tuple[int, int]
@@ -139,6 +140,22 @@ def cut_at(image: Pixels, where: Geometry, offsets: Positions) -> Pixels:
     return pieces
 
 
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """A shuffled picture (height, width, 3) whose tiles begin at (top, left) and do not fill it."""
+
+    image: Pixels
+    top: int
+    left: int
+
+    def around(self, solved: Pixels) -> Pixels:
+        """The solved tiles with the margins of the sheet around them."""
+        whole = self.image.copy()
+        height, width = solved.shape[:2]
+        whole[self.top : self.top + height, self.left : self.left + width] = solved
+        return whole
+
+
 @dataclass(
     frozen=True, eq=False, repr=False
 )  # arrays have no one answer to ==; a puzzle equals itself
@@ -153,6 +170,7 @@ class Puzzle:
     truth: Positions | None = None
     names: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    sheet: Sheet | None = None
 
     def __post_init__(self) -> None:
         if self.pieces.ndim != 4 or self.pieces.shape[3] != 3 or self.pieces.dtype != np.uint8:
@@ -212,9 +230,15 @@ class Puzzle:
     def from_shuffled(cls, image: Pixels | Image.Image, grid: Grid | int | str) -> Puzzle:
         """Cut a shuffled picture into its pieces; piece i is raster cell i of that picture.
 
-        An RGBA picture may have holes: cells that are fully transparent hold no piece.
+        An RGBA picture may have holes: cells that are fully transparent hold no piece. Margins
+        around the tiles, and a strip beside them, are known by the seams and kept as `sheet`.
         """
         grid, image = parse_grid(grid), as_pixels(image, holes=True)
+        sheet = None
+        if (lines := seams.rulings(image[:, :, :3], grid)) is not None:
+            down, along = lines
+            sheet = Sheet(np.ascontiguousarray(image[:, :, :3]), down.start, along.start)
+            image = image[down.start : down.end, along.start : along.end]
         rgb, alpha = image[:, :, :3], image[:, :, 3] if image.shape[2] == 4 else None
         pieces = cut(np.ascontiguousarray(rgb), grid)
         if alpha is not None:
@@ -224,7 +248,7 @@ class Puzzle:
             if not there.all():
                 pieces = pieces[there]
         used = grid[0] * pieces.shape[1], grid[1] * pieces.shape[2]
-        return cls(pieces, grid, settings={"cropped": used != image.shape[:2]})
+        return cls(pieces, grid, settings={"cropped": used != image.shape[:2]}, sheet=sheet)
 
     def save(self, folder: str | Path) -> None:
         """Write piece files, the shuffled picture and puzzle.json; all of it or nothing."""
@@ -250,7 +274,8 @@ class Puzzle:
             return puzzle_folder.read(path, grid)
         image = open_image(path)
         if grid is None:
-            found = find_grid(to_rgb(image))
+            pixels = to_rgb(image)
+            found = seams.find_tiles(pixels)
             if found is None:
                 raise PuzzleError(
                     f"{path}: no seams found both ways; say into how many pieces it was cut, for "
@@ -278,63 +303,6 @@ def as_pixels(image: Pixels | Image.Image, holes: bool = False) -> Pixels:
             f"(height, width, 3{' or 4' if holes else ''}) of uint8 is needed"
         )
     return image
-
-
-def find_grid(image: Pixels) -> Grid | None:
-    """Find the grid of a shuffled picture from its seams; None when they do not show clearly.
-
-    Seams must show both ways: a strip of pieces looks like a grid half of whose seams are hidden.
-    """
-    lines = [_seams(image.swapaxes(0, axis)) for axis in (0, 1)]
-    # One seam alone may be an edge of the picture, so few of them have to be clearer (the last
-    # number); and where one direction shows a shuffled picture, less will do for the other.
-    found = [_division(line, 0.35, 0.6) for line in lines]
-    if max(found) > 1:
-        found = [
-            n if n > 1 else _division(line, 0.25, 0.3) for n, line in zip(found, lines, strict=True)
-        ]
-    rows, columns = found
-    return (rows, columns) if min(found) > 1 else None
-
-
-def _seams(pixels: Pixels, chunks: int = 24) -> NDArray[np.float32]:
-    """How much more than beside it pixels differ across each line, all along it: (length - 1,).
-
-    A mean of logarithms over parts of the line, each of limited weight: an edge of the picture
-    crosses some of them, a seam all.
-    """
-    jumps = np.abs(np.diff(pixels.astype(np.float32), axis=0)).mean(2)
-    width = jumps.shape[1]
-    starts = np.linspace(0, width, max(1, min(chunks, width // 8)) + 1).astype(int)
-    parts = 1 + np.add.reduceat(jumps, starts[:-1], axis=1) / np.diff(starts)
-    at = np.arange(len(parts))
-    beside = np.median([parts[np.clip(at + k, 0, len(at) - 1)] for k in (-3, -2, 2, 3)], axis=0)
-    line: NDArray[np.float32] = np.clip(np.log(parts / beside), -2 / 3, 2).mean(1)
-    line -= np.median(line)
-    block = at % 8 == 7  # JPEG's own seams
-    if block.any():
-        line -= max(0.0, float(np.median(line[block]) - np.median(line[~block]))) * block
-    return line
-
-
-def _division(line: NDArray[np.float32], least: float, few: float) -> int:
-    """The finest division into equal parts all of whose lines are seams; 1 if there is none."""
-    length = len(line) + 1
-    found, seams = 1, np.arange(0)
-    for parts in range(2, min(64, length // 8) + 1):
-        if length % parts:
-            continue
-        at = np.arange(1, parts) * (length // parts) - 1
-        strength = line[at].mean()
-        if strength <= least * (1 + few / len(at)) or np.quantile(line[at], 0.25) <= 0.05:
-            continue
-        if found > 1 and parts % found == 0:  # has the same seams; are the others some, too?
-            if np.quantile(line[np.setdiff1d(at, seams)], 0.25) <= 0.4 * line[seams].mean():
-                continue
-        elif found > 1 and strength <= line[seams].mean():
-            continue
-        found, seams = parts, at
-    return found
 
 
 def open_grid(count: int) -> Grid:

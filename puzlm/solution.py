@@ -22,6 +22,42 @@ Floats = NDArray[np.float64]
 Given = Mapping[int, int]
 
 
+@dataclass(frozen=True)
+class Used:
+    """What gave an answer, as data. The sentence for people is made of it and never read back.
+
+    >>> str(Used("auto", ("seq2seq", "vision", "pixels"), model="puzlm-3x3", looks=6))
+    'auto (seq2seq puzlm-3x3 + vision + pixels, 6 looks)'
+    >>> str(Used("seq2seq", decoding="valid", model="puzlm-3x3"))
+    'seq2seq (valid, puzlm-3x3)'
+    """
+
+    solver: str
+    evidence: tuple[str, ...] = ()
+    """Kinds of evidence that were joined, and repairs of the pieces, as the sentence names them."""
+    model: str = ""
+    """The language model that read, where the box chose it."""
+    decoding: str = ""
+    """How a language model alone was decoded."""
+    looks: int = 1
+    clear: bool = False
+    """Whether borders left no doubt, so that no large model was asked."""
+    note: str = ""
+    """Which way up a picture of turned pieces lies, and how that was found."""
+
+    def __str__(self) -> str:
+        read = f"seq2seq {self.model}".rstrip()
+        parts = [" + ".join(read if kind == "seq2seq" else kind for kind in self.evidence)]
+        if self.decoding:
+            parts = [self.decoding, self.model]
+        parts += [f"{self.looks} looks"] if self.looks > 1 else []
+        parts += ["clear"] if self.clear else []
+        told = ", ".join(filter(None, parts))
+        return (
+            self.solver + (f" ({told})" if told else "") + (f" ({self.note})" if self.note else "")
+        )
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution:
     """An answer: positions[i] is the cell of piece i (-1: not placed), confidences[i] in [0, 1]."""
@@ -29,7 +65,7 @@ class Solution:
     positions: Positions
     confidences: Floats
     grid: Grid
-    solver: str
+    used: Used
     seconds: float
     pieces: Pixels = field(repr=False)
     alternatives: tuple[Positions, ...] = ()
@@ -43,6 +79,11 @@ class Solution:
     """Pieces left out because they seem to be of another picture."""
     tried: tuple[tuple[Grid, float], ...] = ()
     """Where nobody named the grid: those tried and how well each was filled, best first."""
+
+    @property
+    def solver(self) -> str:
+        """How the answer was found, in words."""
+        return str(self.used)
 
     @property
     def array(self) -> Pixels:

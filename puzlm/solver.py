@@ -42,6 +42,7 @@ from puzlm.solution import (
     Floats,
     Given,
     Solution,
+    Used,
     as_puzzle,
     check_given,
     checked,
@@ -192,8 +193,7 @@ class Solver:
 
     def files(self) -> dict[str, str]:
         """SHA-256 of every file that its answers depend on."""
-        fitted = {"calibration.py": manifest.digest(Path(calibration.__file__))}
-        return manifest.of_folders(self.folders) | fitted
+        return files_of(self.folders)
 
     def _check_parts(self, whose: str) -> None:
         """Say at once what a model cannot do."""
@@ -285,7 +285,7 @@ class Solver:
         """Solve puzzles again without the pieces that seem to be of another picture."""
         result = list(found)
         for i, (puzzle, given, first) in enumerate(zip(puzzles, fixed, found, strict=True)):
-            if is_large(puzzle) or first.solver.endswith("clear)"):
+            if is_large(puzzle) or first.used.clear:
                 continue
             odds = strangers(self.edges, puzzle, first.positions)
             odds[list(given)] = 0.0
@@ -360,10 +360,10 @@ class Solver:
 
     def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:
         """The same answer, its confidences such as were right so often; not of a foreign model."""
-        if self.raw or not (self.shipped or found.solver == "classic"):
+        if self.raw or not (self.shipped or found.used == Used("classic")):
             return found
         sure = calibration.calibrated(
-            found.solver, found.confidences, found.positions, found.grid, given
+            found.used, found.confidences, found.positions, found.grid, given
         )
         return replace(found, confidences=sure)
 
@@ -485,7 +485,7 @@ class Solver:
         language = self._language(puzzles[0])
         assert language is not None
         tokenizer, reader, card = language
-        name = f", {card['name']}" if self.box is not None and "name" in card else ""
+        name = str(card.get("name", "")) if self.box is not None else ""
         if self.solver == "symbols" or again:
             seen = read_views(reader, tokenizer, puzzles, width=WIDTH, given=given)
             straight = np.arange(len(puzzles[0].pieces))
@@ -514,6 +514,12 @@ class Solver:
         return list(
             zip([None] * len(puzzles) if placed is None else placed, right, below, strict=True)
         )
+
+
+def files_of(folders: Iterable[Path]) -> dict[str, str]:
+    """SHA-256 of the files of models, and of what their confidences were fitted by."""
+    fitted = {"calibration.py": manifest.digest(Path(calibration.__file__))}
+    return manifest.of_folders(folders) | fitted
 
 
 def model_folders(solver: str, model: str | Path | None) -> tuple[Path, ...]:

@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MOST_MODULES = 16
 MOST_BYTES = 1_000_000
-KNOWN = {"puzlm.puzzle", "puzlm.pieces.folder"}  # Puzzle.load reads a folder, which makes a Puzzle
+# Puzzle.load reads a folder, which makes a Puzzle of repaired pieces.
+KNOWN = {"puzlm.puzzle"} | {f"puzlm.pieces.{m}" for m in ("folder", "repair", "colour_bleed")}
 PACKAGES = {
     ".".join(p.relative_to(ROOT).with_suffix("").parts) for p in ROOT.rglob("puzlm/**/__init__.py")
 }

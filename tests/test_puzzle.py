@@ -11,6 +11,7 @@ from PIL import Image
 
 from puzlm.errors import PuzzleError
 from puzlm.images import read_image, write_image
+from puzlm.pieces.seams import find_grid, rulings
 from puzlm.puzzle import (
     HOLE,
     WRONG,
@@ -18,7 +19,6 @@ from puzlm.puzzle import (
     assemble,
     cut,
     draw,
-    find_grid,
     geometry,
     guess_grid,
     parse_grid,
@@ -146,6 +146,31 @@ def test_shuffled_picture_with_holes_can_be_read_back(photo, tmp_path):
 def test_the_grid_is_found_from_the_seams(grid, photo):
     puzzle = Puzzle.from_image(photo, grid, seed=2)
     assert find_grid(shuffled(puzzle)) == parse_grid(grid)
+
+
+def margined(sheet, margin: int, strip: int) -> np.ndarray:
+    """A sheet with a white margin around it, or a strip of the picture beside its tiles."""
+    sheet = np.concatenate([sheet, sheet[:, :strip]], axis=1)
+    return np.pad(sheet, ((margin,) * 2, (margin,) * 2, (0, 0)), constant_values=255)
+
+
+@pytest.mark.parametrize("margin, strip", [(4, 0), (10, 0), (0, 20)])
+def test_margins_and_a_strip_left_over_are_found(photo, tmp_path, margin, strip):
+    puzzle = Puzzle.from_image(photo[:400, :600], "4x6", seed=1)
+    sheet = margined(shuffled(puzzle), margin, strip)
+    write_image(tmp_path / "s.png", sheet)
+    for grid in (None, "4x6"):
+        found = Puzzle.load(tmp_path / "s.png", grid)
+        assert found.grid == (4, 6) and np.array_equal(found.pieces, puzzle.pieces)
+        assert (found.sheet.top, found.sheet.left) == (margin, margin)
+        whole = found.sheet.around(shuffled(found))
+        assert np.array_equal(whole, sheet)
+
+
+def test_a_picture_without_margins_has_none(photo):
+    assert rulings(photo) is None
+    puzzle = Puzzle.from_image(photo[:400, :600], "4x6", seed=1)
+    assert rulings(shuffled(puzzle), (4, 6)) is None
 
 
 def test_blocks_of_jpeg_are_no_seams(photo, tmp_path):

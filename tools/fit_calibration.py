@@ -29,6 +29,7 @@ from puzlm.files import write_bytes
 from puzlm.harness.evaluate import BINS, _calibration, evaluate
 from puzlm.harness.protocols import PROTOCOLS, read_data
 from puzlm.harness.results_files import read_results
+from puzlm.solution import Used
 from puzlm.solver import load_solver
 from puzlm.solving import calibration
 from puzlm.solving.calibration import Floats
@@ -75,7 +76,7 @@ def pieces_of(record: dict) -> tuple[dict[str, Floats], Floats, Floats]:
     given = {int(piece): cell for piece, cell in (record.get("given") or {}).items()}
     raw, at = np.array(record["confidences"]), np.array(record["positions"])
     grid = tuple(record["grid"])
-    doubt = calibration.doubt(calibration.kind(record["solver"], grid[0] * grid[1]))
+    doubt = calibration.doubt(calibration.kind(used_of(record["solver"]), grid[0] * grid[1]))
     found = calibration.features(raw, grid, given, doubt, at)
     free = np.array([i not in given for i in range(len(raw))]) & (at >= 0)
     right = (at == np.array(record["truth"])).astype(float)
@@ -164,7 +165,7 @@ def load(files: Sequence[str]) -> dict[str, dict[str, list[dict]]]:
         for line in Path(file).read_text().splitlines():
             record = json.loads(line)
             cells = record["grid"][0] * record["grid"][1]
-            kind = calibration.kind(record["solver"], cells)
+            kind = calibration.kind(used_of(record["solver"]), cells)
             name = record["setting"] + (f", {record['asked']}" if kind == "pairs large" else "")
             found.setdefault(kind, {}).setdefault(name, []).append(record)
     return {kind: dict(sorted(sets.items())) for kind, sets in sorted(found.items())}
@@ -240,6 +241,21 @@ def write(out: str, record: dict) -> None:
 # ---- results files ----------------------------------------------------------------------------
 
 
+def used_of(sentence: str) -> Used:
+    """What gave an answer, read from the sentence that results files hold."""
+    name, _, told = sentence.partition(" (")
+    parts = [part for part in told.removesuffix(")").split(", ") if part]
+    looks = [int(part.split()[0]) for part in parts if part.endswith(" looks")]
+    clear = "clear" in parts
+    parts = [part for part in parts if part != "clear" and not part.endswith(" looks")]
+    if name == "seq2seq":
+        return Used(name, decoding=parts[0], model=parts[1] if len(parts) > 1 else "")
+    kinds = parts[0].split(" + ") if parts else []
+    model = next((kind[8:] for kind in kinds if kind.startswith("seq2seq ")), "")
+    kinds = ["seq2seq" if kind.startswith("seq2seq ") else kind for kind in kinds]
+    return Used(name, tuple(kinds), model, looks=looks[0] if looks else 1, clear=clear)
+
+
 def anew(result: dict) -> dict:
     """A results file with calibrated confidences in place of the raw ones in it."""
     outcomes = []
@@ -247,7 +263,7 @@ def anew(result: dict) -> dict:
         if r["confidences"] is not None:
             given = {int(piece): cell for piece, cell in (r.get("given") or {}).items()}
             sure = calibration.calibrated(
-                r["solver"], r["confidences"], r["positions"], tuple(r["grid"]), given
+                used_of(r["solver"]), r["confidences"], r["positions"], tuple(r["grid"]), given
             )
             r = {**r, "confidences": [round(float(value), 5) for value in sure]}
         outcomes.append(r)

@@ -87,9 +87,10 @@ def evaluate(
         rules, source = made()[0], lambda: made()[1]
         if ":" not in chosen:
             check_pieces(rules.grid[0] * rules.grid[1], f"--grid {grid}", chosen)
-    load = partial(load_solver, chosen, model, decode or "valid")
+    how = decode or "valid"
+    load = partial(load_solver, chosen, model, how)
     with Progress("solving", limit, quiet=as_json) as tick, chosen_engine(engine, address) as ray:
-        asked = load() if ray is None else ray.solving(load, address)
+        asked = load() if ray is None else ray.Solving(chosen, model, how, address)
         settings: dict[str, Any] = {"model": model, "decode": decode}
         settings["calibration"] = None if ":" in chosen else VERSION  # others say what they like
         if ":" in chosen:

@@ -241,7 +241,10 @@ def check_output(path: Path, puzzle: Puzzle, picture: Path, movie: Path | None) 
 
 def write(puzzle: Puzzle, solution: Solution, picture: Path, movie: Path | None) -> None:
     """Write the picture, and the animation if there is to be one; both or none."""
-    files = {picture: encode_image(picture, solution.drawn(puzzle.truth))}
+    drawn = solution.drawn(puzzle.truth)
+    if puzzle.sheet is not None:
+        drawn = puzzle.sheet.around(drawn)
+    files = {picture: encode_image(picture, drawn)}
     if movie is not None:
         files[movie] = animation(puzzle, solution)
     write_all(files)
@@ -325,6 +328,12 @@ def remarks(found: Solution, puzzle: Puzzle) -> list[str]:
         said.append(f"left out, of another picture as it seems: {names}")
     if puzzle.settings.get("found"):
         said.append(f"grid {rows}x{columns}, found from the seams; --grid sets another")
+    if puzzle.sheet is not None:
+        height, width = puzzle.pieces.shape[1:3]
+        said.append(
+            f"tiles of {width} x {height} pixels from {puzzle.sheet.left}, {puzzle.sheet.top} on; "
+            "what lies around them stays where it was"
+        )
     if puzzle.settings.get("cropped"):
         said.append(
             f"the picture does not divide into {rows}x{columns} equal pieces: is --grid right?"

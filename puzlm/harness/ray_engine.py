@@ -12,18 +12,24 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import platform
 import re
 import socket
+import tempfile
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from puzlm import __version__, manifest
 from puzlm.errors import PuzlmError, SettingsError, missing
+from puzlm.files import temporary
 from puzlm.puzzle import Grid
+from puzlm.solver import files_of, load_solver, model_folders
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 from puzlm.tokenizer.token_files import Tokens, chunks, tokenize_blobs
 
@@ -56,11 +62,63 @@ def _tokenizing(tokenizer: PieceTokenizer, grid: Grid, gap: float) -> Work:
     return lambda blobs: tokenize_blobs(blobs, tokenizer, grid, gap)
 
 
-def solving(load: Callable[[], Any], address: str | None = None) -> Callable[[Any], Iterator[Any]]:
-    """A solver for `evaluate(spread=True)`: `load` is called in every process."""
+class Solving:
+    """A solver for `evaluate(spread=True)`: every process loads it for itself.
+
+    A model folder of one's own is sent to the workers; of a shipped one they must hold the same
+    files.
+    """
+
+    def __init__(self, solver: str, model: str | None, decoding: str, address: str | None) -> None:
+        self.solver, self.model, self.decoding, self.address = solver, model, decoding, address
+        folders = model_folders(solver, model)
+        self.digests = manifest.of_folders(folders)
+        self.sent: dict[str, bytes] = {}
+        if model is not None and folders and folders[0].resolve().parent != manifest.BOX:
+            names = [*manifest.digests(folders[0]), manifest.NAME]
+            paths = [folders[0] / name for name in names]
+            self.sent = {path.name: path.read_bytes() for path in paths if path.exists()}
+
+    def files(self) -> dict[str, str]:
+        """SHA-256 of every file that its answers depend on; see evaluate."""
+        own = ":" in self.solver  # a function of the user's: evaluate notes its source file
+        return {} if own else files_of(model_folders(self.solver, self.model))
+
+    def __call__(self, read: Callable[[], Iterable[Chunk]]) -> Iterator[Result]:
+        work = partial(_answering, self.solver, self.model, self.decoding, self.sent, self.digests)
+        return spread(read, work, self.address)
+
+
+def _answering(
+    solver: str, model: str | None, decoding: str, sent: dict[str, bytes], digests: dict[str, str]
+) -> Work:
+    """Load a solver in a worker, from the files that were sent or from this machine's own."""
     from puzlm.harness.evaluate import replying
 
-    return lambda read: spread(read, lambda: replying(load()), address)
+    if not sent:
+        if manifest.of_folders(model_folders(solver, model)) != digests:
+            raise ClusterError(
+                f"node {socket.gethostname()}: its shipped models are not those of the driver; "
+                "install the same puzlm everywhere"
+            )
+        return replying(load_solver(solver, model, decoding))
+    # A folder of this name and no other: answers may name it.
+    with temporary(Path(tempfile.gettempdir()) / "puzlm-model", folder=True) as part:
+        folder = part / Path(str(model)).resolve().name
+        folder.mkdir()
+        for name, data in sent.items():
+            (folder / name).write_bytes(data)
+        loaded = load_solver(solver, str(folder), decoding)
+    return replying(loaded)
+
+
+def versions() -> dict[str, str]:
+    """What must be equal on every machine, or results would depend on where a chunk went."""
+    found = {"puzlm": __version__, "python": platform.python_version()}
+    for name in ("numpy", "pillow", "scipy", "onnxruntime", "torch"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def spread(
@@ -75,7 +133,7 @@ def spread(
         context.execution_options.preserve_order = True
         context.enable_progress_bars = context.print_on_execution_start = False
         context.target_max_block_size = 1  # a chunk is a block: else small ones wait for more
-        build, read = partial(_inside, os.getcwd(), build), partial(_inside, os.getcwd(), read)
+        build, read = (partial(_inside, os.getcwd(), versions(), x) for x in (build, read))
         kept, key = ray.put(build), uuid.uuid4().hex
         rows = ray.data.read_datasource(_source(ray.data, read), num_cpus=0)
         with warnings.catch_warnings():  # Ray 2.64 will have another word for max_retries
@@ -136,8 +194,15 @@ def _source(data: Any, read: Callable[[], Iterable[Chunk]]) -> Any:
     return Chunks()
 
 
-def _inside(folder: str, function: Callable[[], Any]) -> Any:
+def _inside(folder: str, wanted: dict[str, str], function: Callable[[], Any]) -> Any:
     """Call a function in the folder the command was given in, where this machine has it."""
+    here = versions()
+    if different := [name for name in wanted if here.get(name) != wanted[name]]:
+        name = different[0]
+        raise ClusterError(
+            f"node {socket.gethostname()}: has {name} {here.get(name, 'not at all')}, the driver "
+            f"{wanted[name]}; install the same versions everywhere"
+        )
     if os.path.isdir(folder):
         os.chdir(folder)
     return function()

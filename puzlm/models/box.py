@@ -62,7 +62,8 @@ def load_sides(folder: Path, backend: str, device: str) -> Any:
     """The symbolic side model of a folder; None if it has none."""
     if not (folder / "sides.json").is_file():
         return None
-    if backend_of(folder, backend, device) == "onnx":
+    chosen = backend_of(folder, backend, device)
+    if chosen == "onnx" or backend == "auto" and device == "cpu":  # it needs no graph
         from puzlm.models.onnx_reader import NumpySides
 
         return NumpySides(folder)

@@ -17,6 +17,8 @@ DARK = 0.02  # linear light that is added before the logarithm: a camera's noise
 LEAST_SPREAD = 0.03  # of the logarithm: a ground is never known better than to 3 %
 FAR = 4.0  # spreads from the ground that make a pixel foreign
 ROUNDS = 6
+ROUGH = 400  # pixels of the longer side of the copy in which the ground's light is learned
+SOME = 50_000  # pixels say enough of a texture
 
 
 def logs(pixels: Pixels) -> Floats:
@@ -49,7 +51,30 @@ class Ground:
 
 
 def learn_ground(values: Floats) -> Ground:
-    """Fit the ground to logs (height, width, 3), starting from the photograph's border."""
+    """Fit the ground to logs (height, width, 3): its light in a rough copy, its texture here."""
+    height, width = values.shape[:2]
+    step = max(1, round(max(height, width) / ROUGH))
+    rough = ndimage.uniform_filter(values, (step, step, 1))[step // 2 :: step, step // 2 :: step]
+    ground, known = _learn(rough)
+    if step == 1:
+        return ground
+    rows = np.minimum(np.arange(height) // step, len(rough) - 1)
+    columns = np.minimum(np.arange(width) // step, rough.shape[1] - 1)
+    surface = np.empty_like(values)
+    for c in range(3):  # between the rough copy's pixels, linearly
+        down = ((np.arange(height) - step // 2) / step).clip(0, len(rough) - 1)
+        across = ((np.arange(width) - step // 2) / step).clip(0, rough.shape[1] - 1)
+        surface[..., c] = ndimage.map_coordinates(
+            ground.surface[..., c], np.meshgrid(down, across, indexing="ij"), order=1
+        )
+    is_ground = known[rows][:, columns]
+    some = (values - surface)[is_ground]
+    whiten = _whitener(some[:: max(1, len(some) // SOME)])
+    return Ground(surface, whiten, ground.share)
+
+
+def _learn(values: Floats) -> tuple[Ground, NDArray[np.bool_]]:
+    """Fit the ground to logs, starting from the photograph's border; also says where it is seen."""
     height, width = values.shape[:2]
     down, across = np.mgrid[-1 : 1 : height * 1j, -1 : 1 : width * 1j].astype(np.float32)
     rim = np.zeros((height, width), bool)
@@ -86,7 +111,7 @@ def learn_ground(values: Floats) -> Ground:
         surface = _followed(values, is_ground, surface, float(reach))
         whiten = _whitener((values - surface)[is_ground & thin])
         ground = Ground(surface, whiten, float(is_ground.mean()))
-    return ground
+    return ground, ground.distance(values) < FAR
 
 
 def _whitener(rest: Floats) -> NDArray[np.float64]:

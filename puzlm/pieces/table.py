@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,8 @@ from scipy.spatial import ConvexHull, QhullError
 
 from puzlm.errors import ImageError
 from puzlm.images import Pixels
-from puzlm.pieces.camera import learn_view
+from puzlm.pieces.camera import View, learn_view
+from puzlm.pieces.edges import Edges, worth
 from puzlm.pieces.ground import FAR, Ground, learn_ground, logs
 
 Points = NDArray[np.float64]
@@ -31,12 +33,17 @@ WORK = 1400  # pixels of the longer side of the copy in which pieces are looked 
 LEAST_SIDE = 12  # pixels of a piece in that copy
 MOST = 600  # spots that are looked at
 STRIP = 96  # samples along a side, and ...
-MARGIN = 0.14  # ... how far from it its true place is looked for, in sides
+REACHES = (0.07, 0.05)  # ... how far from it its true place is looked for, in sides, each time
+CUT = 0.02  # of a side: how exactly hands cut
+JUMP = 20.0  # of 256: a jump of colour between two samples that is hardly noise
 INSET = 0.015  # of a side is cut off all around: no ground may show at a border
 LEAST_PIECE, MOST_PIECE = 24, 256  # pixels of a straightened piece
 NEAR_SQUARE = 0.80  # of a spot and its rectangle that must be common to both
 STRAIGHT = 20.0  # degrees: who sets pieces upright by hand turns none of them further
 EVEN = 0.12  # by which a piece's sides may differ from the common size
+CRUMB = 0.04  # of a piece's area: what is smaller is dirt
+WEAK = 0.5  # of the usual fit of the sides, from which on a spot that is no rectangle is a piece
+WITHIN = 0.8  # of such a spot lies in the piece
 
 
 @dataclass(frozen=True)
@@ -139,35 +146,110 @@ def _find(photo: Pixels) -> _Found:
     small = np.asarray(Image.fromarray(photo).resize(size, Image.Resampling.BOX))
     values = logs(small)
     ground = learn_ground(values)
-    foreign = ndimage.uniform_filter(values - ground.surface, (3, 3, 1)) + ground.surface
-    spots = ground.distance(foreign) > FAR
-    spots = ndimage.binary_opening(spots, iterations=2)
-    spots = ndimage.binary_fill_holes(spots)
-    labels, count = ndimage.label(spots)
-    boxes = ndimage.find_objects(labels)
-    areas = np.bincount(labels.ravel(), minlength=count + 1)[1:]
-    quads: list[Points] = []
-    fits: list[float] = []
-    owners: list[int] = []
-    for k in np.argsort(-areas)[:MOST]:
-        if areas[k] < LEAST_SIDE**2:
-            break
-        spot = labels[boxes[k]] == k + 1
-        quad, fit = _quad(spot)
-        if quad is None:
-            continue
-        quads.append(quad + [boxes[k][1].start, boxes[k][0].start])
-        fits.append(fit)
-        owners.append(int(k))
-    kept, left = _choose(np.array(quads).reshape(-1, 4, 2), np.array(fits), small.shape[:2])
-    corners = (np.array(quads).reshape(-1, 4, 2)[kept] + 0.5) / scale - 0.5
-    corners = _refined(photo, corners, ground, scale)
+    spots = _spots(values, ground)
+    clear = _clear(spots)
+    if not len(clear):
+        return _Found(np.zeros((0, 4, 2)), [], ground, scale)
+    view = learn_view(clear, small.shape[:2])
+    edges = Edges(values, ground, min(view.width, view.height))
+    view = edges.sized(view, clear)
+    quads, left = _settled(spots, clear, view, edges, small.shape[:2])
+    corners = _refined(photo, (quads + 0.5) / scale - 0.5, ground, scale)
     notes = []
-    for k, why in left:
-        box = boxes[owners[k]]
+    for box, why in left:
         corner = box[1].start, box[0].start, box[1].stop - box[1].start, box[0].stop - box[0].start
         notes.append((tuple(int(v / scale) for v in corner), why))
     return _Found(corners, notes, ground, scale)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class _Spot:
+    """What is not ground, in one connected part; its quad is in pixels of the small copy."""
+
+    mask: Mask
+    box: tuple[slice, slice]
+    area: int
+    quad: Points | None
+    fit: float  # of the quad
+
+
+def _spots(values: Floats, ground: Ground) -> list[_Spot]:
+    """Everything that is not ground, the largest first."""
+    soft = ndimage.uniform_filter(values, (3, 3, 1))
+    foreign = ground.distance(soft) > FAR
+    foreign = ndimage.binary_opening(foreign, iterations=2)
+    foreign = ndimage.binary_fill_holes(foreign)
+    labels, count = ndimage.label(foreign)
+    boxes = ndimage.find_objects(labels)
+    areas = np.bincount(labels.ravel(), minlength=count + 1)[1:]
+    spots = []
+    for k in np.argsort(-areas)[:MOST]:
+        mask = labels[boxes[k]] == k + 1
+        quad = None
+        fit = 0.0
+        if areas[k] >= LEAST_SIDE**2:
+            quad, fit = _quad(mask)
+        if quad is not None:
+            quad = quad + [boxes[k][1].start, boxes[k][0].start]
+        spots.append(_Spot(mask, boxes[k], int(areas[k]), quad, fit))
+    return spots
+
+
+def _clear(spots: Sequence[_Spot]) -> Points:
+    """Quads (n, 4, 2) of spots that are rectangles of the commonest size."""
+    quads = np.array([s.quad for s in spots if s.quad is not None and s.fit > NEAR_SQUARE])
+    if not len(quads):
+        return np.zeros((0, 4, 2))
+    lengths = np.linalg.norm(np.roll(quads, -1, 1) - quads, axis=2)
+    sizes = np.sqrt(lengths.max(1) * lengths.min(1))
+    ratio = sizes[:, None] / sizes[None]
+    alike = (np.abs(np.log(ratio)) < 0.25).sum(1)
+    best = int(np.lexsort((sizes, alike))[-1])  # of two sizes as common, the larger
+    found: Points = quads[np.abs(np.log(ratio[best])) < 0.25]
+    return found
+
+
+def _settled(
+    spots: Sequence[_Spot], clear: Points, view: View, edges: Edges, size: tuple[int, int]
+) -> tuple[Points, list[tuple[tuple[slice, slice], str]]]:
+    """Pieces (n, 4, 2) of the common size, and what else there is."""
+    side = min(view.width, view.height)
+    middles = clear.mean(1)
+    quads: list[Points] = []
+    fits: list[float] = []
+    rest: list[_Spot] = []
+    for spot in spots:
+        if spot.quad is None or not (np.abs(middles - spot.quad.mean(0)).max(1) < 1e-6).any():
+            rest.append(spot)
+            continue
+        quad, fit = edges.polished(view, spot.quad)
+        off = np.linalg.norm(quad - view.rigid(spot.quad), axis=1).max()
+        if off < EVEN * 2 * side:
+            quads.append(quad)
+            fits.append(fit)
+        else:
+            rest.append(spot)
+    usual = float(np.median(fits)) if fits else 1.0
+    left = []
+    for spot in rest:
+        if spot.area < CRUMB * side**2:
+            break  # they come in order of their size
+        mask = _outside(spot, quads)
+        if mask.sum() < max(CRUMB * side**2, 0.3 * spot.area):
+            continue  # a shadow, or another part of a piece that was found
+        more = 0
+        while mask.sum() > 0.3 * side**2 or not more and mask.any():
+            quad, fit = edges.search(view, mask, (spot.box[0].start, spot.box[1].start))
+            beyond = _outside(spot, [quad], mask)
+            inside = (mask.sum() - beyond.sum()) / min(mask.sum(), _area(quad))
+            if fit < WEAK * usual or inside < WITHIN or _overlaps(quad, quads):
+                break
+            quads.append(quad)
+            mask = beyond
+            more += 1
+        if not more or mask.sum() > 0.5 * side**2:
+            left.append((spot.box, _reason(spot, size, side**2)))
+    return np.array(quads).reshape(-1, 4, 2), left
 
 
 def _quad(spot: Mask) -> tuple[Points | None, float]:
@@ -246,47 +328,62 @@ def _crossings(lines: Sequence[tuple[Points, Points]], quad: Points) -> Points:
 
 def _common(spot: Mask, quad: Points) -> float:
     """Share of a spot and a quad together that is common to both."""
-    rows, columns = np.indices(spot.shape)
-    inside = np.ones(spot.shape, bool)
+    at = np.indices(spot.shape)
+    inside = _within(quad, at[1], at[0], 0.01)
+    both = (inside & spot).sum()
+    return float(both / max(1.0, spot.sum() + max(_area(quad), both) - both))
+
+
+def _area(quad: Points) -> float:
+    """Area of a quad (4, 2)."""
+    a, b = quad, np.roll(quad, -1, 0)
+    return float(abs((a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum()) / 2)
+
+
+def _outside(spot: _Spot, quads: Sequence[Points], mask: Mask | None = None) -> Mask:
+    """The part of a spot that lies in none of some quads."""
+    found = (spot.mask if mask is None else mask).copy()
+    at = np.indices(found.shape)
+    for quad in quads:
+        found &= ~_within(quad, at[1] + spot.box[1].start, at[0] + spot.box[0].start, 0.04)
+    return found
+
+
+def _within(quad: Points, x: NDArray[Any], y: NDArray[Any], slack: float) -> Mask:
+    """Which points lie in a quad (4, 2), or less than `slack` of its side beyond it."""
+    inside = np.ones(x.shape, bool)
     for k in range(4):
         way = quad[(k + 1) % 4] - quad[k]
-        inside &= way[0] * (rows - quad[k][1]) - way[1] * (columns - quad[k][0]) >= -1
-    both = (inside & spot).sum()
-    a, b = quad, np.roll(quad, -1, 0)
-    area = abs((a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum()) / 2
-    return float(both / max(1.0, spot.sum() + max(area, both) - both))
+        area = way[0] * (y - quad[k][1]) - way[1] * (x - quad[k][0])
+        inside &= area >= -slack * (way**2).sum()
+    return inside
 
 
-def _choose(
-    quads: Points, fits: NDArray[np.float64], size: tuple[int, int]
-) -> tuple[list[int], list[tuple[int, str]]]:
-    """Which quads are pieces of one size, and why each other is none."""
-    if not len(quads):
-        return [], []
-    clear = np.flatnonzero(fits > NEAR_SQUARE)
-    sides = np.array([_side(q) for q in quads])
-    left: list[tuple[int, str]] = []
-    if len(clear):
-        view = learn_view(quads[clear], size)
-    kept = []
-    for k, quad in enumerate(quads):
-        if not len(clear):
-            break
-        ideal = view.rigid(quad)
-        wrong = np.linalg.norm(quad - ideal, axis=1).max() / _side(ideal)
-        share = (sides[k] / _side(ideal)) ** 2
-        low, high = quad.min(0), quad.max(0)
-        if fits[k] > NEAR_SQUARE and wrong < EVEN:
-            kept.append(k)
-        elif share < 0.2:
-            continue  # a crumb
-        elif low.min() < 1 or (high > np.array(size[::-1]) - 2).any():
-            left.append((k, "cut off by the edge of the photo"))
-        elif share > 1.5:
-            left.append((k, "pieces that touch each other, or something larger than a piece"))
-        else:
-            left.append((k, "not the shape and size of the other pieces"))
-    return kept, left
+def _overlaps(quad: Points, others: Sequence[Points]) -> bool:
+    """Whether a quad covers a good part of another."""
+    share = np.stack(np.meshgrid([0.1, 0.3, 0.5, 0.7, 0.9], [0.1, 0.3, 0.5, 0.7, 0.9]), -1)
+    for other in others:
+        if np.linalg.norm(quad.mean(0) - other.mean(0)) > 1.5 * _side(other):
+            continue
+        points = _through(quad, share[..., 0], share[..., 1])
+        if _within(other, points[..., 0], points[..., 1], 0.0).mean() > 0.1:
+            return True
+    return False
+
+
+def _reason(spot: _Spot, size: tuple[int, int], area: float) -> str:
+    """Why a spot is no piece."""
+    down, across = spot.box
+    if (
+        down.start <= 1
+        or across.start <= 1
+        or down.stop >= size[0] - 1
+        or across.stop >= size[1] - 1
+    ):
+        return "cut off by the edge of the photo"
+    if spot.area > 1.4 * area:
+        return "pieces that touch each other, or something larger than a piece"
+    return "not the shape and size of the other pieces"
 
 
 # ---- at full size -----------------------------------------------------------------------------
@@ -298,13 +395,10 @@ def _refined(photo: Pixels, quads: Points, ground: Ground, scale: float) -> Poin
         return quads
     view = learn_view(quads, photo.shape[:2])
     laid = np.stack([view.rigid(q) for q in quads])
-    first = np.stack([_sides(photo, q, ground, scale, MARGIN) for q in laid])
-    view = learn_view(first, photo.shape[:2])
-    found = []
-    for quad in first:
-        ideal = view.rigid(quad)
-        close = _sides(photo, ideal, ground, scale, MARGIN / 3)
-        found.append(close)
+    for reach in REACHES:
+        found = np.stack([_sides(photo, q, ground, scale, reach) for q in laid])
+        view = learn_view(found, photo.shape[:2])
+        laid = np.stack([view.rigid(q) for q in found])
     return np.stack([clockwise(q) for q in found])
 
 
@@ -334,12 +428,8 @@ def _sides(photo: Pixels, quad: Points, ground: Ground, scale: float, reach: flo
             -1,
         )
         foreign = ground.shaded(values, below)
-        step = np.linalg.norm((seen[:, 2:] - seen[:, :-2]), axis=2)
-        step = step / (step + 20)
-        # A side of a piece has ground beyond it: what lies two samples further out.
-        beyond = np.clip(1.5 - foreign[:, 4:] / FAR, 0, 1)
-        score = step[:, 2 : 2 + beyond.shape[1] - 1] * (0.15 + 0.85 * beyond[:, 1:])
-        # score[:, j] belongs to offsets[j + 3]
+        jump = np.linalg.norm(seen[:, 4:-2] - seen[:, 2:-4], axis=2) * (FAR / JUMP)
+        score = worth(jump, foreign[:, 5:-1], foreign[:, 1:-5])  # of offsets[3:-3]
         width = score.shape[1]
         ends = np.arange(width)
         t = (along - 0.5)[:, None, None]
@@ -352,7 +442,9 @@ def _sides(photo: Pixels, quad: Points, ground: Ground, scale: float, reach: flo
         high = np.minimum(low + 1, width - 1)
         rows_ = np.arange(STRIP)[:, None]
         total = (score[rows_, low] * (1 - part) + score[rows_, high] * part).mean(0)
-        best = int(total.argmax())
+        # Hands cut within a few percent: an edge far from where the others say it is, is not it.
+        far = (offsets[3 + first] ** 2 + offsets[3 + last] ** 2) / (2 * (CUT * side) ** 2)
+        best = int((total - 0.1 * far).argmax())
         out = offsets[3 + first[best]], offsets[3 + last[best]]
         a, b = begin + normal * out[0], end + normal * out[1]
         lines.append((a, b - a))

@@ -18,6 +18,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from puzlm.solution import Used
+
 Floats = NDArray[np.float64]
 Numbers = dict[str, tuple[float, float, float]]  # feature: weight, lowest, highest value
 
@@ -32,7 +34,7 @@ ALL_RIGHT = 0.999
 
 
 def calibrated(
-    solver: str,
+    used: Used,
     confidences: Sequence[float] | Floats,
     positions: Sequence[int] | NDArray[np.int64],
     grid: tuple[int, int],
@@ -44,7 +46,7 @@ def calibrated(
     they are.
     """
     raw = np.asarray(confidences, np.float64)
-    which = kind(solver, grid[0] * grid[1])
+    which = kind(used, grid[0] * grid[1])
     if which == "auto clear":
         return np.full(len(raw), ALL_RIGHT)
     numbers = FITTED.get(which, {})
@@ -63,40 +65,40 @@ def judged(told: dict[str, Floats], numbers: Numbers) -> Floats:
     return 1 / (1 + np.exp(-odds))
 
 
-def kind(solver: str, cells: int) -> str:
-    """Which of FITTED an answer belongs to, by the name of what gave it.
+def kind(used: Used, cells: int) -> str:
+    """Which of FITTED an answer belongs to, by what gave it.
 
-    >>> kind("auto (seq2seq puzlm-3x3 + vision + edges + pixels)", 9), kind("auto (edges)", 100)
-    ('auto', 'pairs large')
-    >>> kind("auto (vision + edges + pixels)", 16), kind("auto (vision neighbours + edges)", 3)
-    ('auto vision', 'auto neighbours')
-    >>> kind("auto (vision + edges + pixels, 6 looks)", 9), kind("auto (vision neighbours)", 432)
-    ('auto looks', 'auto windows large')
-    >>> kind("auto (seq2seq puzlm-3x3 + vision + edges + pixels, 6 looks)", 9)
-    'auto again'
+    >>> kind(Used("auto", ("seq2seq", "vision", "edges", "pixels")), 9)
+    'auto'
+    >>> kind(Used("auto", ("vision", "edges", "pixels"), looks=6), 9)
+    'auto looks'
+    >>> kind(Used("auto", ("vision neighbours", "edges")), 432)
+    'auto windows large'
     """
     from puzlm.solving.search.assembly import (
         SMALL_GRID,  # beyond, raw confidences are shares of sides that fit
     )
     from puzlm.solving.search.board import BEAM_GRID
 
-    name, _, how = solver.partition(" (")
-    if how == "joined)":
+    name = used.solver
+    read = "seq2seq" in used.evidence
+    compared = "vision neighbours" in used.evidence
+    if "joined" in used.evidence:
         return "joined"  # says itself how sure it is (search/large.py)
-    if name == "seq2seq" and not how.startswith("valid"):
+    if name == "seq2seq" and used.decoding != "valid":
         # Both of these read the marginals of a beam and answer nearly alike.
-        name += " beam" if how.startswith(("beam", "assign")) else " greedy"
-    if name == "symbols" and "seq2seq" not in how:
+        name += " beam" if used.decoding in ("beam", "assign") else " greedy"
+    if name == "symbols" and not read:
         name = "bigram"  # no language model for such a grid: the same answer
-    if name == "auto" and how.endswith("clear)"):
+    if name == "auto" and used.clear:
         name += " clear"
-    elif name == "auto" and how.endswith("looks)"):
-        name += " again" if "seq2seq" in how else " looks"
-    elif name == "auto" and "vision" in how:
-        if "seq2seq" not in how:  # who knew cells: the ViT, or no model
-            name += " neighbours" if "vision neighbours" in how else " vision"
+    elif name == "auto" and used.looks > 1:
+        name += " again" if read else " looks"
+    elif name == "auto" and (compared or "vision" in used.evidence):
+        if not read:  # who knew cells: the ViT, or no model
+            name += " neighbours" if compared else " vision"
     elif name == "auto":
-        name += " language" if "seq2seq" in how else " framed" if "frame" in how else " sides"
+        name += " language" if read else " framed" if "frame" in used.evidence else " sides"
     if name in ("seq2seq", "symbols", "auto again") and cells > 9:
         name += " 5x5"  # another language model
     if cells <= SMALL_GRID:

@@ -101,7 +101,7 @@ class Read:
     confidence: Floats
     marginals: Floats | None
     order: tuple[int, ...]
-    named: str
+    model: str
     """Which model of the box it was."""
     boards: Positions
     """Arrangements (k, n) that were thought of, best first; none but after a beam ..."""
@@ -133,7 +133,7 @@ def in_doubt(found: Solution, evidence: Evidence) -> bool:
     return looked and float(found.confidences.min()) < SURE
 
 
-def by_piece(found: Decoded, order: NDArray[np.int64], row: int, named: str = "") -> Read:
+def by_piece(found: Decoded, order: NDArray[np.int64], row: int, model: str = "") -> Read:
     """Turn slots of the sentence back into input pieces."""
     slot_of = np.argsort(order)
     boards, likely = np.zeros((0, len(order)), np.int64), np.zeros(0)
@@ -146,7 +146,7 @@ def by_piece(found: Decoded, order: NDArray[np.int64], row: int, named: str = ""
         found.confidence[row][slot_of],
         None if found.marginals is None else found.marginals[row][slot_of],
         tuple(order.tolist()),
-        named,
+        model,
         boards,
         likely,
     )

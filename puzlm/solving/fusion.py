@@ -15,7 +15,7 @@ import numpy as np
 
 from puzlm.pieces.equal_pieces import all_differ, kinds_of, same_cells, same_kind, same_pairs
 from puzlm.puzzle import Positions, Puzzle
-from puzlm.solution import Floats, Solution, grid_name
+from puzlm.solution import Floats, Solution, Used, grid_name
 from puzlm.solving.evidence import (
     AGAIN,
     BESIDE,
@@ -33,10 +33,10 @@ from puzlm.solving.evidence import (
     pair_confidence,
     region_share,
 )
-from puzlm.solving.framing import framed
+from puzlm.solving.framing import frame_share, framed
 from puzlm.solving.ground import plain_ground, settled
 from puzlm.solving.search.board import BEAM_GRID
-from puzlm.solving.search.deadline import over
+from puzlm.solving.search.deadline import ended_early, over
 from puzlm.solving.views import LIT
 from puzlm.solving.windows import ROUNDS
 from puzlm.tokenizer.piece_tokenizer import side_symbols
@@ -75,7 +75,7 @@ def sure_by_sides(solver: Models, puzzle: Puzzle, evidence: Evidence) -> Solutio
     if first is None or second is None or (first != second).any():
         return None
     found = fused(solver, puzzle, {}, evidence)
-    return replace(found, solver="auto (edges + pixels, clear)")
+    return replace(found, used=Used("auto", ("edges", "pixels"), clear=True))
 
 
 def _alone(right: Any, below: Any) -> tuple[Floats, Floats]:
@@ -164,22 +164,27 @@ def fused(solver: Models, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         sure = pair_confidence(found[0], right, below, puzzle.grid)
         if touching:  # where borders are worn, regions told nothing more
             sure = sure * np.sqrt(region_share(found[0], right, below, puzzle.grid))
+        if frame is not None and ended_early():  # more rounds would have looked at it again
+            sure = sure * frame_share(frame, puzzle.pieces, found[0], puzzle.grid)
         others = ()
     sure = sure * there
-    named = evidence.seq2seq.named if evidence.seq2seq is not None else ""
-    used = [f"seq2seq{named.replace(',', '')}" if k == "seq2seq" else k for k in cells]
+    used = list(cells)
     used += ["vision neighbours"] if "context" in pairs and "vision" not in cells else []
     used += [k for k in use if k in pairs and k != "context" and w[k]]
     used += [] if frame is None else ["frame"]
     used += evidence.repairs
-    joined = solver.solver in ("auto", "symbols")
-    looks = f", {len(LIT)} looks" if evidence.doubtful else ""
-    name = f"{solver.solver} ({' + '.join(used)}{looks})" if joined else solver.solver
+    several = solver.solver in ("auto", "symbols")
+    told = Used(
+        solver.solver,
+        tuple(used) if several else (),
+        model=evidence.seq2seq.model if several and evidence.seq2seq is not None else "",
+        looks=len(LIT) if several and evidence.doubtful else 1,
+    )
     seconds = evidence.seconds + time.perf_counter() - start
     order = tuple(np.argsort(-sure, kind="stable").tolist())
     if evidence.seq2seq is not None:
         order = evidence.seq2seq.order
-    return Solution(found[0], sure, puzzle.grid, name, seconds, puzzle.pieces, others, order)
+    return Solution(found[0], sure, puzzle.grid, told, seconds, puzzle.pieces, others, order)
 
 
 def _arranged(

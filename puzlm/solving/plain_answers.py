@@ -11,7 +11,7 @@ import numpy as np
 
 from puzlm.models.decoding import assigned
 from puzlm.puzzle import Puzzle
-from puzlm.solution import Given, Solution, at_random
+from puzlm.solution import Given, Solution, Used, at_random
 from puzlm.solving.evidence import Evidence, Read
 from puzlm.solving.search.watch import Watch
 
@@ -25,7 +25,7 @@ def by_reading(puzzle: Puzzle, evidence: Evidence, decoding: str) -> Solution:
         found.cells,
         found.confidence,
         puzzle.grid,
-        f"seq2seq ({decoding}{found.named})",
+        Used("seq2seq", decoding=decoding, model=found.model),
         evidence.seconds,
         puzzle.pieces,
         tuple(found.boards[1:6]),
@@ -45,7 +45,7 @@ def by_looking(
     sure = share[np.arange(len(cells)), cells]
     order = tuple(np.argsort(-sure, kind="stable").tolist())
     seconds = evidence.seconds + time.perf_counter() - start
-    return Solution(cells, sure, puzzle.grid, "vision", seconds, puzzle.pieces, (), order)
+    return Solution(cells, sure, puzzle.grid, Used("vision"), seconds, puzzle.pieces, (), order)
 
 
 def by_pixels(
@@ -64,7 +64,7 @@ def by_pixels(
     turns = tuple(found.turns.tolist()) if rotations else ()
     spent = time.perf_counter() - start
     at = found.positions
-    return Solution(at, sure, puzzle.grid, "classic", spent, puzzle.pieces, (), order, turns)
+    return Solution(at, sure, puzzle.grid, Used("classic"), spent, puzzle.pieces, (), order, turns)
 
 
 def is_large(puzzle: Puzzle) -> bool:
@@ -90,7 +90,7 @@ def by_joining(
         found.positions,
         found.sure,
         puzzle.grid,
-        f"{name} (joined)",
+        Used(name, ("joined",)),
         spent,
         puzzle.pieces,
         (),
@@ -105,4 +105,4 @@ def by_chance(puzzle: Puzzle, given: Given) -> Solution:
     positions, sure = at_random(puzzle, given), np.full(n, 1 / puzzle.cells)
     spent = time.perf_counter() - start
     order = tuple(range(n))
-    return Solution(positions, sure, puzzle.grid, "random", spent, puzzle.pieces, (), order)
+    return Solution(positions, sure, puzzle.grid, Used("random"), spent, puzzle.pieces, (), order)

@@ -60,7 +60,7 @@ def settled(found: Solution, given: Collection[int], vision: Any) -> Solution:
         confidences=found.confidences * share[best],
         turns=tuple((turn + turns[best]) % 4 for turn in found.turns),
         upright=float(share[best]),
-        solver=f"{found.solver} ({how})",
+        used=replace(found.used, note=how),
         seconds=found.seconds + time.perf_counter() - start,
     )
 

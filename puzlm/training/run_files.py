@@ -116,6 +116,8 @@ def resume(
             if name == PREVIOUS or not (folder / PREVIOUS).exists():
                 raise
             say(f"{error}: going on from {PREVIOUS}")
+            if int(os.environ.get("RANK", 0)) == 0:  # or it would take the place of the good one
+                (folder / name).unlink()
             continue
         try:
             _put_back(tensors, objective, optimiser, average)

@@ -17,7 +17,8 @@ from starlette.requests import ClientDisconnect, Request
 from puzlm.errors import PuzlmError, nearest
 from puzlm.images import MAX_PIXELS, Pixels, open_image, to_rgb
 from puzlm.pieces.repair import equal_sizes, unequal
-from puzlm.puzzle import Grid, Puzzle, find_grid, guess_grid, parse_grid, with_holes
+from puzlm.pieces.seams import find_tiles
+from puzlm.puzzle import Grid, Puzzle, guess_grid, parse_grid, with_holes
 from puzlm.web.answers import Limits, Refused
 from puzlm.web.archive import label, unzip
 
@@ -281,7 +282,7 @@ def read_puzzle(
         archive, pieces = pieces[0][1], []
     if picture is not None:
         whole = budget.pixels(picture[1], picture[0], with_holes)
-        grid = grid or find_grid(np.ascontiguousarray(whole[:, :, :3]))
+        grid = grid or find_tiles(np.ascontiguousarray(whole[:, :, :3]))
         if grid is None:
             raise Refused(
                 422,

@@ -187,10 +187,6 @@ CASES = {
         ["ablate", "plans/smoke.toml", "--share", "half", "-o", "{d}/out"],
         "value for '--share'",
     ),
-    "shared, no data": (
-        ["ablate", "plans/smoke.toml", "--share", "1", "-o", "{d}/out"],
-        "no such file or folder",
-    ),
     "no images": (["evaluate", "--images", "{d}/none"], "no such file"),
     "no protocol": (["evaluate", "--protocol", "imagenet", "--data", "{d}"], "imagenet"),
 }

@@ -11,7 +11,7 @@ import pytest
 from puzlm.cli import solve as solving
 from puzlm.images import read_image, write_image
 from puzlm.puzzle import Puzzle, shuffled
-from puzlm.solution import Solution
+from puzlm.solution import Solution, Used
 
 QUICK = ("--solver", "random")
 
@@ -160,7 +160,7 @@ def test_numbers_that_the_names_tell_are_not_explained(run, pieces):
 
 
 def solution(puzzle, positions, sure):
-    return Solution(positions, sure, puzzle.grid, "test", 0.0, puzzle.pieces)
+    return Solution(positions, sure, puzzle.grid, Used("test"), 0.0, puzzle.pieces)
 
 
 def test_two_wrong_pieces_of_many_are_not_100_percent(capsys, photo, tmp_path):

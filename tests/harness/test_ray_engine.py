@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,7 +13,11 @@ import uuid
 
 import pytest
 
+from bench.ray_nodes import kill, nodes
+from puzlm.errors import PuzlmError
+from puzlm.harness import ray_engine
 from puzlm.images import write_image
+from puzlm.manifest import BOX
 from puzlm.tokenizer.token_files import CHUNK, write_tokens
 
 pytest.importorskip("ray")
@@ -48,40 +52,15 @@ def corpus(crops, tokenizer, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    """A cluster of two workers that was there before the command."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    start = [
-        "ray",
-        "start",
-        "--head",
-        "--block",
-        "--num-cpus=2",
-        f"--port={port}",
-        "--node-ip-address=127.0.0.1",
-        "--include-dashboard=false",
-        "--object-store-memory=100000000",
-        "--disable-usage-stats",
-    ]
-    start[0] = os.path.join(os.path.dirname(sys.executable), "ray")
-    log = tmp_path_factory.mktemp("ray") / "log"
-    with log.open("w") as file:
-        cluster = subprocess.Popen(
-            start, stdout=file, stderr=file, start_new_session=True, env={**os.environ, **TOKEN}
-        )
-    try:
-        for _ in range(600):
-            assert cluster.poll() is None, log.read_text()
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
-    finally:  # all its processes at once: asked politely they take half a minute
-        os.killpg(cluster.pid, signal.SIGKILL)
-        cluster.wait()
+def cluster():
+    """Two nodes, each with a temporary folder of its own, that were there before the command."""
+    with nodes([1, 1], {**os.environ, **TOKEN}) as found:
+        yield found
+
+
+@pytest.fixture
+def address(cluster):
+    return cluster[0]
 
 
 def same_files(folder, other):
@@ -198,6 +177,89 @@ def test_errors_are_one_line(corpus, address, tmp_path):
     assert not (tmp_path / "t.npy").exists()
 
 
+MY_OWN = """
+import os, time
+from pathlib import Path
+
+def solve(pieces, grid):
+    Path(f"session-{os.getsid(0)}").touch()
+    if Path("slow").exists():
+        time.sleep(0.05)
+    return range(grid[0] * grid[1])
+"""
+
+
+def seen(folder, node):
+    """Wait until a node has begun to work."""
+    deadline = time.monotonic() + 120
+    while not (folder / f"session-{node.pid}").exists():
+        assert time.monotonic() < deadline, list(folder.iterdir())
+        time.sleep(0.02)
+
+
+def alike(*paths):
+    """Results files without their seconds."""
+    results = [json.loads(path.read_text()) for path in paths]
+    for result in results:
+        assert result.pop("seconds_per_puzzle") > 0
+        assert all(record.pop("seconds") > 0 for record in result["outcomes"])
+    return results
+
+
+def test_a_model_folder_of_ones_own_is_sent(corpus, address, tmp_path):
+    """The worker solves with what it was sent: on its own machine the folder may not be there."""
+    own = tmp_path / "own"
+    own.mkdir()
+    for name in ("tokenizer", "sides"):
+        for kind in ("json", "safetensors"):
+            shutil.copy(BOX / "puzlm-3x3" / f"{name}.{kind}", own)
+    rules = ["evaluate", "--images", corpus / "images", "--model", "own", "--solver", "bigram"]
+    ray = ["--engine", "ray", "--address", address]
+    command(*rules, "--limit", 9, "-o", "one", cwd=tmp_path)
+    command(*rules, "--limit", 9, "-o", "two", *ray, cwd=tmp_path)
+    one, two = alike(tmp_path / "one", tmp_path / "two")
+    assert one == two and one["failed"] == 0
+    work = ray_engine.Solving("bigram", str(own), "valid", None)
+    shutil.rmtree(own)
+    solve = ray_engine._answering("bigram", str(own), "valid", work.sent, work.digests)
+    assert solve(([], [])) == ([], [])
+
+
+def test_other_versions_or_models_on_a_node_are_refused():
+    wanted = ray_engine.versions()
+    assert wanted["puzlm"] and wanted["numpy"]
+    assert ray_engine._inside(".", wanted, lambda: 5) == 5
+    with pytest.raises(PuzlmError, match=r"has puzlm .*, the driver 0\.0\.9; install the same"):
+        ray_engine._inside(".", {**wanted, "puzlm": "0.0.9"}, lambda: 5)
+    with pytest.raises(PuzlmError, match="its shipped models are not those of the driver"):
+        ray_engine._answering("auto", None, "valid", {}, {"vision/vision.onnx": "another"})
+
+
+def test_a_node_killed_in_the_middle_changes_nothing(corpus, cluster, tmp_path):
+    """The last test of this cluster: one of its two nodes is killed in the middle of `evaluate`."""
+    address, (_, second) = cluster
+    (tmp_path / "my_own.py").write_text(MY_OWN)
+    rules = ["evaluate", "--images", corpus / "images", "--solver", "my_own:solve", "-o"]
+    command(*rules, tmp_path / "one", cwd=tmp_path)
+    (tmp_path / "slow").touch()
+    ray = ["--engine", "ray", "--address", address]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "puzlm", *map(str, [*rules, tmp_path / "two", *ray])],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **TOKEN},
+        text=True,
+    )
+    seen(tmp_path, second)
+    assert running.poll() is None
+    kill(second)
+    _, said = running.communicate(timeout=150)
+    assert running.returncode == 0, said
+    one, two = alike(tmp_path / "one", tmp_path / "two")
+    assert one == two and one["puzzles"] == 2 * CHUNK + 5
+
+
 def test_missing_ray_names_the_extra(corpus, tmp_path):
     code = "import sys; sys.modules['ray'] = None; from puzlm.cli.main import main; main()"
     done = subprocess.run(
@@ -218,7 +280,7 @@ def test_missing_ray_names_the_extra(corpus, tmp_path):
         text=True,
     )
     assert done.returncode == 2
-    assert done.stderr == "puzlm: ray is missing: pip install 'puzlm[ray]'\n"
+    assert done.stderr == "puzlm: this needs ray: pip install 'puzlm[ray]'\n"
 
 
 def test_engine_and_address_must_fit(corpus, tmp_path):

@@ -13,7 +13,8 @@ from puzlm.harness.evaluate import _calibration
 from puzlm.harness.results_files import read_results
 from puzlm.models import pretrained as checkpoints
 from puzlm.solving import calibration
-from puzlm.solving.calibration import FITTED, calibrated, features, kind
+from puzlm.solving.calibration import FITTED, features
+from tools.fit_calibration import used_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 AUTO = "auto (seq2seq puzlm-3x3 + vision + edges + pixels + sides + mended colours)"
@@ -41,6 +42,15 @@ ANSWERS = {
     "auto framed large": ("auto (edges + pixels + frame)", (10, 10)),
     "classic large": ("classic", (10, 10)),
 }
+
+
+def calibrated(sentence, *rest):
+    return calibration.calibrated(used_of(sentence), *rest)
+
+
+def kind(sentence, cells):
+    assert str(used_of(sentence)) == sentence  # nothing of it is lost
+    return calibration.kind(used_of(sentence), cells)
 
 
 def test_every_fitted_kind_is_reached_by_an_answer():

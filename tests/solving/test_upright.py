@@ -17,6 +17,7 @@ from puzlm.harness.evaluate import evaluate
 from puzlm.harness.protocols import PROTOCOLS
 from puzlm.images import read_image, write_image
 from puzlm.puzzle import assemble, cut
+from puzlm.solution import Used
 from puzlm.solving import upright
 
 
@@ -80,7 +81,7 @@ def test_turning_keeps_pieces_left_over_and_where_each_lies(photo):
     lies = Solver(solver="classic", rotations=True).solve(puzzle)
     positions = lies.positions.copy()
     positions[4] = -1
-    lies = replace(lies, positions=positions, solver="classic", upright=1.0)
+    lies = replace(lies, positions=positions, used=Used("classic"), upright=1.0)
     for turn in range(4):
         told = -np.ones((8, 9, 9))  # (two looks of four turns, ninths, cells)
         told[2 * turn : 2 * turn + 2, range(9), range(9)] = 0

@@ -1,0 +1,53 @@
+"""A search with a time limit gives the best so far, and without one it is never cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bench.timing import SAMPLES
+from puzlm.puzzle import Puzzle
+from puzlm.solver import Solver
+from puzlm.solving.search.deadline import deadline, ended_early, over
+
+
+@pytest.fixture(scope="module")
+def worn() -> Puzzle:
+    """A photo in 8 x 8 worn pieces."""
+    photo = Image.open(SAMPLES / "flower.jpg").convert("RGB").resize((320, 320))
+    return Puzzle.from_image(photo, 8, gap=0.2, seed=3)
+
+
+@pytest.mark.parametrize("name", ["classic", "auto"])
+def test_the_best_so_far(worn, name):
+    solver = Solver.from_pretrained(solver=name)
+    asked = 0
+
+    def stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 2
+
+    with deadline(3600, stopped) as limit:
+        early = solver.solve(worn)
+    assert limit.reached and not ended_early() and not over()
+    assert sorted(early.positions.tolist()) == list(range(64))
+    assert (early.confidences >= 0).all() and (early.confidences <= 1).all()
+    with deadline(3600) as limit:
+        late = solver.solve(worn)
+    assert not limit.reached
+    whole = solver.solve(worn)  # and with time enough nothing changes
+    assert np.array_equal(late.positions, whole.positions)
+    assert np.array_equal(late.confidences, whole.confidences)
+    right = [float((found.positions == worn.truth).mean()) for found in (early, late)]
+    sure = [float(found.confidences.mean()) for found in (early, late)]
+    assert right[1] >= right[0]
+    assert sure[0] <= sure[1] + 0.02  # less work never makes it surer
+
+
+def test_limits_may_be_nested():
+    with deadline(3600) as outer:
+        with deadline(0) as inner:
+            assert over() and ended_early() and inner.reached
+        assert not over() and not outer.reached
