@@ -95,7 +95,8 @@ def test_every_size_gives_whole_equal_pieces(protocol):
     smallest = 100 * max(1, protocol.grid[0] // 5)  # below that a piece is too small
     if protocol.damage == "scan":  # takes some pixels off a piece
         smallest = 480
-    for side in [*range(smallest, smallest + 31), 255, 264, 288, 397, 398, 501, 1001]:
+    step = 10 if protocol.grid[0] == 20 else 1  # those take long
+    for side in [*range(smallest, smallest + 31, step), 255, 264, 288, 397, 398, 501, 1001]:
         if side < smallest:
             continue
         _, where, scale = prepare(protocol, image := np.zeros((side, side + 9, 3), np.uint8))
