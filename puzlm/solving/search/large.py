@@ -30,19 +30,10 @@ Bools = NDArray[np.bool_]
 K = 32  # candidates of a side
 SURE = 2 * float(np.log(K))  # score of a pair without any rival
 FIRST = [SURE - 0.02, SURE - 0.3, SURE - 1]
-AGAIN = [3 * SURE, 2 * SURE, 1.5 * SURE, SURE, SURE - 0.3, SURE - 1, SURE - 2]
-LOOSE = [
-    3 * SURE,
-    2 * SURE,
-    SURE,
-    SURE - 1,
-    SURE - 3,
-    2.0,
-    0.0,
-    -2.0,
-    -4.0,
-]  # the board takes what is left
-
+AGAIN = [share * SURE for share in (3, 2, 1.5, 1, 0.8, 0.6, 0.4)]
+LOOSE = [*AGAIN, 0.2 * SURE, 0.0, -0.3 * SURE]  # the board takes what is left
+HALF = SURE / 2  # what a join by one pair of sides must do without; what a cut through a square is
+ROUNDS = 60
 
 @dataclass
 class Board:
@@ -96,22 +87,26 @@ class Search:
             groups = anchored(cells, np.zeros(self.n, np.int64), self.n)
         else:
             groups = singles(self.n)
-        for levels in (FIRST, AGAIN, AGAIN):
-            join(self.pairs, groups, levels, self.frames, self._joined)
-            groups = solid(self.pairs, groups)
-        main = self._main(groups)
-        join(self.pairs, groups, LOOSE, self.frames, self._joined, main)
-        board = self.lay(groups)
-        board = self.fill(self.take(board))
+        join(self.pairs, groups, FIRST, self.frames, self._joined)
+        for _ in range(2):
+            groups = solid(self.pairs, groups, HALF)
+            join(self.pairs, groups, AGAIN, self.frames, self._joined, alone=HALF)
+        board = self.complete(solid(self.pairs, groups, HALF))
         value = self.value(board)
-        for least in (0.0, 2.0, 4.0, 0.0):
+        for least in (HALF, SURE, HALF, 0.0):
             if self.watch.stop():
                 break
-            other = self.rebuild(board, least)
+            other = self.complete(self.loosen(board, least))
             better = self.value(other)
             if better > value:
                 board, value = other, better
         return self.answer(board)
+
+    def complete(self, groups: Groups) -> Board:
+        """Let the largest group take the others, lay it in the frame, and fill the frame."""
+        main = self._main(groups)
+        join(self.pairs, groups, AGAIN, self.frames, self._joined, main, HALF, ROUNDS)
+        return self.fill(self.take(self.lay(groups)))
 
     def _main(self, groups: Groups) -> int:
         """A piece of the given group, or of the largest."""
@@ -119,17 +114,14 @@ class Search:
             return groups.anchor
         return max(groups.cells, key=lambda group: len(groups.cells[group]))
 
-    def rebuild(self, board: Board, least: float) -> Board:
-        """Keep the largest group of a board that holds together; the rest joins it anew."""
+    def loosen(self, board: Board, least: float) -> Groups:
+        """Take a board apart where it does not hold together."""
         row, column = np.zeros((2, self.n), np.int64)
         placed = board.cells >= 0
         row[board.cells[placed]], column[board.cells[placed]] = np.nonzero(placed)
         label = np.arange(self.n) + 1
         label[board.cells[placed]] = 0
-        groups = solid(self.pairs, grouped(label, row, column, board.turns), least)
-        main = self._main(groups)
-        join(self.pairs, groups, LOOSE, self.frames, self._joined, main)
-        return self.fill(self.take(self.lay(groups)))
+        return solid(self.pairs, grouped(label, row, column, board.turns), least)
 
     def _joined(self, groups: Groups) -> bool:
         self.watch.report("joining", 1 - len(groups.cells) / self.n)
@@ -183,7 +175,9 @@ class Search:
     def take(self, board: Board) -> Board:
         """Let the board take the pieces around it one by one, the surest first."""
         groups = anchored(board.cells, board.turns, self.n)
-        join(self.pairs, groups, LOOSE, [self.grid], self._joined, groups.anchor)
+        join(
+            self.pairs, groups, LOOSE, [self.grid], self._joined, groups.anchor, HALF, ROUNDS
+        )
         cells = np.full(self.grid, -1)
         own = np.flatnonzero(groups.label == groups.anchor)
         cells[groups.row[own], groups.column[own]] = own
