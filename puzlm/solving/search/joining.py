@@ -51,6 +51,22 @@ class Groups:
     names: int = 1 << 40
     """The name of the next group that is named after no piece."""
 
+    def fix(self, pieces: frozenset[int], box: tuple[int, int, int, int]) -> None:
+        """Make the group of some pieces the anchor in a frame; the pieces never leave it."""
+        self.fixed = pieces
+        self.anchor = int(self.label[min(pieces)])
+        self.boxes[self.anchor] = box
+
+    def anchor_at(
+        self, group: int, moved: Ints, row: Ints, column: Ints, turn: Ints, grid: tuple[int, int]
+    ) -> None:
+        """Lay a group in a frame (rows, columns), from where it never moves."""
+        self.row[moved], self.column[moved], self.turn[moved] = row, column, turn
+        keys = (row * FAR + column).tolist()
+        self.cells[group] = dict(zip(keys, moved.tolist(), strict=True))
+        self.boxes[group] = (0, 0, grid[0] - 1, grid[1] - 1)
+        self.anchor = group
+
     def release(self, piece: int) -> None:
         """Take a piece out of its group."""
         old = int(self.label[piece])
@@ -109,10 +125,16 @@ def solid(pairs: Pairs, groups: Groups, least: float = 0.0) -> Groups:
     second = np.concatenate([right[links], below[links], right[below[links]]])
     graph = coo_array((np.ones(len(first)), (first, second)), (n, n))
     label = connected_components(graph, directed=False)[1].astype(np.int64)
-    return grouped(label, groups.row, groups.column, groups.turn, groups.anchor)
+    fixed = np.array(sorted(groups.fixed), np.int64)
+    if len(fixed):  # they lie where they are, together or not
+        label[np.isin(label, label[fixed])] = label[fixed[0]]
+    apart = grouped(label, groups.row, groups.column, groups.turn)
+    if len(fixed):
+        apart.fix(groups.fixed, groups.boxes[groups.anchor])
+    return apart
 
 
-def grouped(label: Ints, row: Ints, column: Ints, turn: Ints, anchor: int = -1) -> Groups:
+def grouped(label: Ints, row: Ints, column: Ints, turn: Ints) -> Groups:
     """Groups of pieces with equal labels, each named after one of its pieces."""
     order = np.argsort(label, kind="stable")
     names, start = np.unique(label[order], return_index=True)
@@ -150,7 +172,7 @@ def join(
     """Join groups, the surest first, without overlap and within one of the frames.
 
     `tick` is shown the groups after each round; when it says False the work ends early.
-    `only`: a piece; only joins with its group are made. `alone`: what a join by one pair of sides
+    `only`: a group; only joins with it are made. `alone`: what a join by one pair of sides
     must do without, since nothing confirms it. A level ends after `rounds`, or when all is joined.
     """
     alive = np.arange(len(pairs.one))
@@ -159,13 +181,13 @@ def join(
         for turn in range(rounds):
             near = alive
             if only >= 0:
-                own = groups.label == groups.label[only]
+                own = groups.label == only
                 near = alive[own[pairs.one[alive] // 4] != own[pairs.other[alive] // 4]]
             if turn or only >= 0:
                 near = near[_open(groups, pairs.one[near], pairs.other[near])]
             one, other = pairs.one[near], pairs.other[near]
             offers, total = _offers(groups, one, other, pairs.score[near], alone)
-            made = _make(pairs, groups, offers[total >= level], level, frames)
+            made = _make(pairs, groups, offers[total >= level], level, frames, only)
             if not tick(groups):
                 return groups
             if made == 0:
@@ -233,16 +255,18 @@ def _make(
     offers: Ints,
     level: float,
     frames: list[tuple[int, int]],
+    only: int,
 ) -> int:
     """Try joins in their order; the number that were made."""
     made = 0
+    stays = groups.anchor if only < 0 else only
     label, row, column, turn = groups.label, groups.row, groups.column, groups.turn
     for side_a, side_b in offers.tolist():
         a, b = side_a // 4, side_b // 4
         if label[a] == label[b]:
             continue
         smaller = len(groups.cells[int(label[a])]) < len(groups.cells[int(label[b])])
-        if label[b] == groups.anchor or smaller and label[a] != groups.anchor:
+        if label[b] == stays or smaller and label[a] != stays:
             a, b, side_a, side_b = b, a, side_b, side_a
         ga, gb = int(label[a]), int(label[b])
         direction = (side_a + int(turn[a])) % 4
