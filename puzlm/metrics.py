@@ -1,17 +1,26 @@
 """How right an answer is. Pure functions of positions; see puzzle.py for the convention.
 
-With missing pieces only those present are scored, as the paper does.
+With missing pieces only those present are scored, as the paper does. This file needs numpy alone:
+`puzlm export-benchmark` copies it beside the puzzles as their scorer; there it is a command, too:
+
+    python score.py ANSWERS.json        # {"0": [3, 0, ...], "1": {"positions": ..., "turns": ...}}
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import sys
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+MEASURES = ("absolute", "perfect", "neighbour")
 
 
 def absolute(positions: ArrayLike, truth: ArrayLike) -> float:
@@ -46,6 +55,46 @@ def neighbour(positions: ArrayLike, truth: ArrayLike, columns: int) -> float:
             columns_apart = got[second] % columns - got[first] % columns
             right += int(rows == down and columns_apart == across)
     return right / total if total else 1.0
+
+
+def measures(
+    positions: ArrayLike, truth: ArrayLike, columns: int, given: Collection[int] = ()
+) -> dict[str, float]:
+    """All measures of one answer; given pieces lie where they belong and are not scored."""
+    got = np.array(positions)
+    want = np.asarray(truth)
+    free = [piece for piece in range(len(got)) if piece not in given]
+    got[list(given)] = want[list(given)]
+    return {
+        "absolute": absolute(got[free], want[free]),
+        "perfect": perfect(got[free], want[free]),
+        "neighbour": neighbour(got, want, columns),
+    }
+
+
+def upright(
+    positions: ArrayLike,
+    turns: ArrayLike,
+    truth: ArrayLike,
+    true_turns: ArrayLike,
+    grid: tuple[int, int],
+) -> NDArray[np.int64]:
+    """Positions (n,) in the picture set upright, -1 for pieces that lie turned in it.
+
+    Pieces of unknown orientation cannot say which way up the picture is, so it is turned as a
+    whole to where most pieces are right.
+    """
+    at = np.asarray(positions)
+    rows, columns = grid
+    wrong = (np.asarray(turns) - np.asarray(true_turns)) % 4
+    best = np.full(len(at), -1)
+    for whole in range(0, 4, 1 if rows == columns else 2):
+        cells = np.rot90(np.arange(rows * columns).reshape(rows, columns), whole).ravel()
+        place = np.append(np.argsort(cells), -1)  # the cell that each cell goes to; -1 stays
+        trial = np.where((wrong + whole) % 4 == 0, place[at], -1)
+        if (trial == truth).sum() > (best == truth).sum() or whole == 0:
+            best = trial
+    return best
 
 
 @dataclass(frozen=True)
@@ -97,3 +146,50 @@ def reliability(sure: ArrayLike, right: ArrayLike, bins: int) -> dict[str, Any]:
             }
         )
     return {"ece": error, "reliability": rows}
+
+
+# ---- a benchmark's folder ---------------------------------------------------------------------
+
+
+def read_benchmark(folder: Path) -> list[dict[str, Any]]:
+    """Puzzles of a benchmark's folder with their truths; no file may have changed."""
+    record = json.loads((folder / "puzzles.json").read_text(encoding="utf-8"))
+    for name, digest in record["files"].items():
+        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
+            raise ValueError(f"{folder / name}: was changed since the benchmark was written")
+    truths = json.loads((folder / "truth.json").read_text(encoding="utf-8"))
+    return [{**puzzle, **truths[str(puzzle["index"])]} for puzzle in record["puzzles"]]
+
+
+def score(answers: dict[str, Any], puzzles: Sequence[dict[str, Any]]) -> dict[str, Interval]:
+    """Score answers by puzzle number: positions, or a record of positions and turns."""
+    rows = []
+    for puzzle in puzzles:
+        index = str(puzzle["index"])
+        if index not in answers:
+            raise ValueError(f"puzzle {index}: has no answer")
+        answer = answers[index]
+        record = answer if isinstance(answer, dict) else {"positions": answer}
+        n = len(puzzle["truth"])
+        rows_, columns = puzzle["grid"]
+        at = np.asarray(record.get("positions"))
+        placed = at[at != -1] if at.shape == (n,) and at.dtype.kind == "i" else None
+        if placed is None or len(set(placed.tolist())) < len(placed):
+            raise ValueError(f"puzzle {index}: {n} different cells are needed (-1: not placed)")
+        if ((placed < 0) | (placed >= rows_ * columns)).any():
+            raise ValueError(f"puzzle {index}: cells run from 0 to {rows_ * columns - 1}")
+        if "turns" in puzzle:
+            turns = record.get("turns", [0] * n)
+            at = upright(at, turns, puzzle["truth"], puzzle["turns"], (rows_, columns))
+        given = [int(piece) for piece in puzzle.get("given", {})]
+        rows.append(measures(at, puzzle["truth"], columns, given))
+    return {name: bootstrap([row[name] for row in rows]) for name in MEASURES}
+
+
+if __name__ == "__main__":
+    try:
+        said = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+        for measure, interval in score(said, read_benchmark(Path(__file__).parent)).items():
+            print(f"{measure:10} {interval}")
+    except (OSError, ValueError, IndexError) as error:
+        sys.exit(f"score: {error}")

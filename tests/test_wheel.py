@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -23,7 +24,11 @@ def run(*command: object, **how: object) -> str:
 def python(tmp_path_factory):
     """Python of a fresh environment that holds the wheel and what it names."""
     folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT)
+    source = folder / "source"  # a copy: building leaves a folder beside the code
+    shutil.copytree(ROOT / "puzlm", source / "puzlm")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source)
     (wheel,) = folder.glob("*.whl")
     run(sys.executable, "-m", "venv", folder / "env")
     there = folder / "env" / "bin" / "python"

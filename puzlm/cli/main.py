@@ -9,7 +9,15 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from puzlm.cli.measuring import analyze, bench, compare, evaluate, generalise
+from puzlm.cli.measuring import (
+    analyze,
+    bench,
+    compare,
+    evaluate,
+    export_benchmark,
+    generalise,
+    score,
+)
 from puzlm.cli.puzzles import export, make, models, pieces, solve, web
 from puzlm.cli.training import ablate, fit_sides, fit_tokenizer, tokenize, train
 from puzlm.errors import PuzlmError, missing
@@ -54,6 +62,8 @@ for command in (
     train,
     evaluate,
     compare,
+    export_benchmark,
+    score,
     generalise,
     analyze,
     ablate,

@@ -16,6 +16,7 @@ from puzlm.cli.options import (
     Erode,
     GridOption,
     Json,
+    Limit,
     Model,
     OutputFile,
     OutputFolder,
@@ -156,6 +157,36 @@ def compare(
 
     made = table(results)
     print(made.as_markdown() if markdown else made.as_csv() if csv else made.as_text())
+
+
+def export_benchmark(
+    protocol: Annotated[str, typer.Argument(help="A named benchmark.")],
+    data: Annotated[Path, typer.Option(help="The benchmark's images.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="New folder to write.")],
+    limit: Limit = None,
+    npz: Annotated[bool, typer.Option("--npz", help="One file of arrays, not PNG files.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a benchmark's puzzles as files that need no PuzLM, with a scorer."""
+    from puzlm.harness.benchmark import export
+    from puzlm.harness.protocols import get_protocol, read_data
+
+    rules = get_protocol(protocol)
+    count = export(rules, read_data(data, rules, limit), output, npz)
+    answer({"folder": str(output), "puzzles": count}, as_json, f"{count} puzzles in {output}")
+
+
+def score(
+    answers: Annotated[Path, typer.Argument(help="ANSWERS.json: positions by puzzle number.")],
+    benchmark: Annotated[Path, typer.Argument(help="Folder of `puzlm export-benchmark`.")],
+    as_json: Json = False,
+) -> None:
+    """Score answers to a benchmark that was taken away."""
+    from puzlm.harness.benchmark import score as run
+
+    found = run(answers, benchmark)
+    told = "\n".join(f"{name:10} {interval}" for name, interval in found.items())
+    answer({name: interval.as_dict() for name, interval in found.items()}, as_json, told)
 
 
 def generalise(

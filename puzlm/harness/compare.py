@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 
 from puzlm import metrics
 from puzlm.errors import PuzlmError
-from puzlm.harness.evaluate import MEASURES
 from puzlm.harness.protocols import PROTOCOLS
 from puzlm.harness.results_files import read_results
+from puzlm.metrics import MEASURES
 
 HEADER = (
     "solver",

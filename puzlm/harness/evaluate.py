@@ -37,13 +37,13 @@ from puzlm.errors import PuzzleError, SettingsError
 from puzlm.files import write_bytes
 from puzlm.harness.protocols import Protocol, read_data
 from puzlm.harness.resuming import resume
+from puzlm.metrics import MEASURES
 from puzlm.puzzle import Puzzle
 
 VERSION = 1  # of the results file
 BINS = 10  # equal-width bins of confidence
 CHUNK = 50  # puzzles asked and saved at a time ...
 CHUNK_PIECES = 2000  # ... fewer if they are large: an interruption costs a minute at most
-MEASURES = ("absolute", "perfect", "neighbour")
 
 
 class AnswerLike(typing.Protocol):
@@ -317,39 +317,23 @@ def _outcome(index: int, puzzle: Puzzle, answer: AnswerLike | Exception) -> dict
     except Exception as error:  # an answer of any kind; reading it may raise anything
         return record | {"error": f"{type(error).__name__}: {error}"[:300]}
     given = puzzle.settings.get("given", {})
-    free = [piece for piece in range(len(positions)) if piece not in given]
     record["positions"] = positions.tolist()
     record["solver"] = str(getattr(answer, "solver", ""))
     if confidences is not None:
         record["confidences"] = [round(float(value), 5) for value in confidences]
-    record["absolute"] = metrics.absolute(positions[free], puzzle.truth[free])
-    record["perfect"] = metrics.perfect(positions[free], puzzle.truth[free])
-    for piece, cell in given.items():  # it lies there, whatever the solver says
-        positions[piece] = cell
-    record["neighbour"] = metrics.neighbour(positions, puzzle.truth, puzzle.grid[1])
+    record |= metrics.measures(positions, puzzle.truth, puzzle.grid[1], given)
     return record
 
 
 def _upright(puzzle: Puzzle, positions: NDArray[np.int64], turns: Any) -> NDArray[np.int64]:
-    """Positions (n,) in the picture set upright, -1 for pieces that lie turned in it.
-
-    Pieces of unknown orientation cannot say which way up the picture is, so it is turned as a
-    whole to where most pieces are right. An answer without turns leaves all pieces as they are.
-    """
+    """Positions in the picture set upright; an answer without turns leaves all pieces as are."""
     assert puzzle.truth is not None
-    n, (rows, columns) = len(positions), puzzle.grid
-    answered = np.asarray(turns if len(turns) else [0] * n)
-    if answered.shape != (n,) or answered.dtype.kind not in "iu":
-        raise PuzzleError(f"turns of shape {answered.shape}; {n} whole numbers are needed")
-    wrong = (answered - np.asarray(puzzle.settings["turns"])) % 4
-    best = np.full(n, -1)
-    for whole in range(0, 4, 1 if rows == columns else 2):
-        cells = np.rot90(np.arange(rows * columns).reshape(rows, columns), whole).ravel()
-        place = np.append(np.argsort(cells), -1)  # the cell that each cell goes to; -1 stays
-        trial = np.where((wrong + whole) % 4 == 0, place[positions], -1)
-        if (trial == puzzle.truth).sum() > (best == puzzle.truth).sum() or whole == 0:
-            best = trial
-    return best
+    answered = np.asarray(turns if len(turns) else [0] * len(positions))
+    if answered.shape != (len(positions),) or answered.dtype.kind not in "iu":
+        raise PuzzleError(
+            f"turns of shape {answered.shape}; {len(positions)} whole numbers are needed"
+        )
+    return metrics.upright(positions, answered, puzzle.truth, puzzle.settings["turns"], puzzle.grid)
 
 
 def _checked(

@@ -22,9 +22,10 @@ import numpy as np
 from puzlm import manifest
 from puzlm.errors import PuzlmError, PuzzleError, SettingsError
 from puzlm.files import read_json, write_bytes
-from puzlm.harness.evaluate import MEASURES, current_commit, evaluate
+from puzlm.harness.evaluate import current_commit, evaluate
 from puzlm.harness.protocols import PROTOCOLS, Protocol, read_data
 from puzlm.images import Pixels, iter_blobs, read_image
+from puzlm.metrics import MEASURES
 from puzlm.models import pretrained as checkpoints
 from puzlm.puzzle import Grid, Puzzle, assemble, geometry, parse_grid
 from puzlm.solver import load_solver

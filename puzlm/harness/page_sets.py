@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from puzlm import metrics
 from puzlm.errors import ImageError, SettingsError, nearest
 from puzlm.files import write_bytes
-from puzlm.harness.evaluate import BINS, MEASURES, VERSION, current_commit
+from puzlm.harness.evaluate import BINS, VERSION, current_commit
 from puzlm.images import picture_files, read_image
+from puzlm.metrics import MEASURES
 from puzlm.pieces.strips import Strip, blank, inks_of, read_strip
 from puzlm.solving.pages import Pages, solve_strips
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from puzlm.errors import PuzlmError
 from puzlm.files import as_record, parse_json, read_json, write_bytes
-from puzlm.harness.evaluate import MEASURES, VERSION
+from puzlm.harness.evaluate import VERSION
+from puzlm.metrics import MEASURES
 
 LARGEST = 1 << 30  # bytes of answers in one archive: a small file cannot fill the memory
 

@@ -12,10 +12,11 @@ import numpy as np
 from puzlm.models.decoding import assigned
 from puzlm.puzzle import Puzzle
 from puzlm.solution import Given, Solution, Used, at_random
-from puzlm.solving.evidence import Evidence, Read
+from puzlm.solving.evidence import TOUCHING, Evidence, Read
 from puzlm.solving.search.watch import Watch
 
-LARGE = 5000  # pieces or cells
+LARGE = 1000  # pieces or cells: from here on groups of pieces that grow are quicker and as good
+DENSE = 5000  # up to here learned sides can be compared all with all, where borders are worn
 
 
 def by_reading(puzzle: Puzzle, evidence: Evidence, decoding: str) -> Solution:
@@ -55,8 +56,8 @@ def by_pixels(
     from puzlm.solving import classic
 
     rotations = rotations or bool(puzzle.settings.get("rotations"))
-    if is_large(puzzle):
-        return by_joining(puzzle, given, rotations, watch)
+    if is_large(puzzle) and (joined := by_joining(puzzle, given, rotations, watch)):
+        return joined
     start = time.perf_counter()
     found = classic.solve(puzzle.pieces, puzzle.grid, given=given, rotations=rotations)
     sure = np.clip(found.confidence, 0, 1)
@@ -68,20 +69,26 @@ def by_pixels(
 
 
 def is_large(puzzle: Puzzle) -> bool:
-    """Whether a puzzle has too many pieces to compare all sides at once in memory."""
+    """Whether a puzzle is one for groups of pieces that grow."""
     return max(len(puzzle.pieces), puzzle.cells) > LARGE
 
 
 def by_joining(
     puzzle: Puzzle, given: Given, rotations: bool, watch: Watch | None = None, name: str = "classic"
-) -> Solution:
-    """Match pixels along the borders of a large puzzle: groups of pieces that grow (large.py)."""
+) -> Solution | None:
+    """Match pixels along the borders of a large puzzle: groups of pieces that grow (large.py).
+
+    None for `auto` where borders are worn, and learned sides can be asked.
+    """
     from puzlm.solving import classic
     from puzlm.solving.search.large import Search
 
     start = time.perf_counter()
     sphere = classic.SPHERE * classic.bleeding(puzzle.pieces)
     search = Search(puzzle.pieces, puzzle.grid, turned=rotations, sphere=sphere, watch=watch)
+    dense = max(len(puzzle.pieces), puzzle.cells) <= DENSE
+    if name == "auto" and dense and search.touching < TOUCHING:
+        return None
     found = search.solve(given)
     order = tuple(np.argsort(-found.sure, kind="stable").tolist())
     turns = tuple(found.turns.tolist()) if rotations else ()

@@ -39,6 +39,8 @@ def test_names_are_known():
     names += " classic-mit-432 classic-mcgill-540 classic-bgu-805 classic-bgu-2360 classic-bgu-3300"
     names += " classic-mcgill-540-type2 worn-2x2 worn-3x4 worn-4x4 worn-4x6 worn-6x6"
     names += " worn-mit-432 worn-mcgill-540 eroded-mcgill-88 eroded-bgu-150"
+    large = " classic-sholomon-"
+    names += "".join(f"{large}{count}{large}{count}-type2" for count in (5015, 10375, 22834))
     names += "".join(f" imagenet-lsej-10x10-8 imagenet-lsej-20x20-{off}" for off in (2, 5, 8))
     names += "".join(f" paintings-type2-{side}x{side}" for side in (6, 8, 10, 12))
     damages = ("light", "noise", "light-jpeg", "cut")

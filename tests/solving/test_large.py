@@ -51,10 +51,11 @@ def test_missing_surplus_and_given_pieces(puzzle):
     strangers = np.random.default_rng(0).integers(0, 256, (5, *puzzle.pieces.shape[1:]), np.uint8)
     more = Search(np.concatenate([strangers, puzzle.pieces]), puzzle.grid).solve()
     assert (more.positions[:5] < 0).all() and absolute(more.positions[5:], puzzle.truth) > 0.9
-    fixed = {7: int(puzzle.truth[7]), 11: int(puzzle.truth[11])}
-    found = Search(puzzle.pieces, puzzle.grid).solve(fixed)
-    assert all(found.positions[piece] == cell for piece, cell in fixed.items())
+    one = int(np.flatnonzero(puzzle.truth == 3)[0])
+    found = Search(puzzle.pieces, puzzle.grid).solve({one: 3})
     assert absolute(found.positions, puzzle.truth) > 0.95
+    found = Search(puzzle.pieces, puzzle.grid).solve({one: 250, one + 1: 3})
+    assert found.positions[[one, one + 1]].tolist() == [250, 3]
 
 
 def test_turned_pieces(puzzle):

@@ -23,6 +23,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 
+MANY = 12  # pieces of a group that is joined even if some have to leave their cells
+CLASH = 0.2  # share of a group whose cells may be taken when it joins another
+DEAR = 7.0  # score that pays for a piece that has to leave its cell
 FAR = 1 << 20  # cells; rows and columns of a group are kept below half of it
 TURNS = np.array([[[1, 0], [0, 1]], [[0, -1], [1, 0]], [[-1, 0], [0, -1]], [[0, 1], [-1, 0]]])
 
@@ -43,6 +46,36 @@ class Groups:
     boxes: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     anchor: int = -1
     """The group that lies where it is, if there is one: in the frame from 0, 0."""
+    fixed: frozenset[int] = frozenset()
+    """Pieces that never leave their group."""
+    names: int = 1 << 40
+    """The name of the next group that is named after no piece."""
+
+    def fix(self, pieces: frozenset[int], box: tuple[int, int, int, int]) -> None:
+        """Make the group of some pieces the anchor in a frame; the pieces never leave it."""
+        self.fixed = pieces
+        self.anchor = int(self.label[min(pieces)])
+        self.boxes[self.anchor] = box
+
+    def anchor_at(
+        self, group: int, moved: Ints, row: Ints, column: Ints, turn: Ints, grid: tuple[int, int]
+    ) -> None:
+        """Lay a group in a frame (rows, columns), from where it never moves."""
+        self.row[moved], self.column[moved], self.turn[moved] = row, column, turn
+        keys = (row * FAR + column).tolist()
+        self.cells[group] = dict(zip(keys, moved.tolist(), strict=True))
+        self.boxes[group] = (0, 0, grid[0] - 1, grid[1] - 1)
+        self.anchor = group
+
+    def release(self, piece: int) -> None:
+        """Take a piece out of its group."""
+        old = int(self.label[piece])
+        del self.cells[old][int(self.row[piece] * FAR + self.column[piece])]
+        self.label[piece] = self.names
+        self.row[piece] = self.column[piece] = 0
+        self.cells[self.names] = {0: piece}
+        self.boxes[self.names] = (0, 0, 0, 0)
+        self.names += 1
 
 
 def anchored(board: Ints, turns: Ints, n: int) -> Groups:
@@ -82,17 +115,26 @@ def solid(pairs: Pairs, groups: Groups, least: float = 0.0) -> Groups:
     for direction, near in ((0, right), (3, below)):
         one = 4 * np.arange(n) + (direction - groups.turn) % 4
         other = 4 * near + (direction + 2 - groups.turn[near]) % 4
-        fits.append((near >= 0) & (pairs.look_up(one, np.where(near < 0, one, other)) > least))
-    square = fits[0] & fits[1] & fits[1][right] & fits[0][below]
+        score = pairs.look_up(one, np.where(near < 0, one, other))
+        fits.append(np.where(near < 0, -np.inf, score))
+    # Both ways to cut a square in two must cut sides that fit.
+    square = (fits[0] + fits[0][below] > least) & (fits[1] + fits[1][right] > least)
+    square &= (right >= 0) & (below >= 0)
     links = np.flatnonzero(square)
     first = np.concatenate([links, links, links])
     second = np.concatenate([right[links], below[links], right[below[links]]])
     graph = coo_array((np.ones(len(first)), (first, second)), (n, n))
     label = connected_components(graph, directed=False)[1].astype(np.int64)
-    return grouped(label, groups.row, groups.column, groups.turn, groups.anchor)
+    fixed = np.array(sorted(groups.fixed), np.int64)
+    if len(fixed):  # they lie where they are, together or not
+        label[np.isin(label, label[fixed])] = label[fixed[0]]
+    apart = grouped(label, groups.row, groups.column, groups.turn)
+    if len(fixed):
+        apart.fix(groups.fixed, groups.boxes[groups.anchor])
+    return apart
 
 
-def grouped(label: Ints, row: Ints, column: Ints, turn: Ints, anchor: int = -1) -> Groups:
+def grouped(label: Ints, row: Ints, column: Ints, turn: Ints) -> Groups:
     """Groups of pieces with equal labels, each named after one of its pieces."""
     order = np.argsort(label, kind="stable")
     names, start = np.unique(label[order], return_index=True)
@@ -124,23 +166,28 @@ def join(
     frames: list[tuple[int, int]],
     tick: Callable[[Groups], bool] = lambda groups: True,
     only: int = -1,
+    alone: float = 0.0,
+    rounds: int = 8,
 ) -> Groups:
     """Join groups, the surest first, without overlap and within one of the frames.
 
     `tick` is shown the groups after each round; when it says False the work ends early.
-    `only`: a piece; only joins with its group are made.
+    `only`: a group; only joins with it are made. `alone`: what a join by one pair of sides
+    must do without, since nothing confirms it. A level ends after `rounds`, or when all is joined.
     """
     alive = np.arange(len(pairs.one))
     for level in levels:
-        for _ in range(8):
-            alive = alive[_open(groups, pairs.one[alive], pairs.other[alive])]
+        alive = alive[_open(groups, pairs.one[alive], pairs.other[alive])]
+        for turn in range(rounds):
             near = alive
             if only >= 0:
-                own = groups.label == groups.label[only]
-                near = alive[own[pairs.one[alive] // 4] | own[pairs.other[alive] // 4]]
-            offers = _offers(groups, pairs.one[near], pairs.other[near], pairs.score[near])
-            strong = offers[1] >= level
-            made = _make(pairs, groups, offers[0][strong], level, frames)
+                own = groups.label == only
+                near = alive[own[pairs.one[alive] // 4] != own[pairs.other[alive] // 4]]
+            if turn or only >= 0:
+                near = near[_open(groups, pairs.one[near], pairs.other[near])]
+            one, other = pairs.one[near], pairs.other[near]
+            offers, total = _offers(groups, one, other, pairs.score[near], alone)
+            made = _make(pairs, groups, offers[total >= level], level, frames, only)
             if not tick(groups):
                 return groups
             if made == 0:
@@ -157,20 +204,26 @@ def _ahead(groups: Groups, side: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _open(groups: Groups, one: Ints, other: Ints) -> Bools:
-    """Whether the sides of pairs belong to two groups, and nothing lies before either."""
+    """Whether the sides of pairs belong to two groups, and nothing lies before either.
+
+    Between two large groups something may: what lies there may be wrong.
+    """
     label = groups.label
-    rank = np.unique(label, return_inverse=True)[1]
+    _, rank, size = np.unique(label, return_inverse=True, return_counts=True)
     taken = np.sort((rank * FAR + groups.row + FAR // 2) * FAR + groups.column + FAR // 2)
     result: Bools = label[one // 4] != label[other // 4]
+    both = np.minimum(size[rank[one // 4]], size[rank[other // 4]]) >= MANY
     for side in (one, other):
         _, row, column = _ahead(groups, side)
         key = (rank[side // 4] * FAR + row + FAR // 2) * FAR + column + FAR // 2
         at = np.minimum(np.searchsorted(taken, key), len(taken) - 1)
-        result &= taken[at] != key
+        result &= (taken[at] != key) | both
     return result
 
 
-def _offers(groups: Groups, one: Ints, other: Ints, score: Floats) -> tuple[Ints, Floats]:
+def _offers(
+    groups: Groups, one: Ints, other: Ints, score: Floats, alone: float
+) -> tuple[Ints, Floats]:
     """Add up pairs that mean the same join: one pair of sides of each (offers, 2), and its sum.
 
     Strongest first.
@@ -190,6 +243,7 @@ def _offers(groups: Groups, one: Ints, other: Ints, score: Floats) -> tuple[Ints
     if not len(start):
         return np.empty((0, 2), np.int64), np.empty(0, np.float32)
     total = np.add.reduceat(score[order], start)
+    total[np.diff(start, append=len(order)) == 1] -= alone
     best = np.argsort(-total, kind="stable")
     chosen = order[start[best]]
     return np.stack([one[chosen], other[chosen]], axis=1), total[best]
@@ -201,16 +255,18 @@ def _make(
     offers: Ints,
     level: float,
     frames: list[tuple[int, int]],
+    only: int,
 ) -> int:
     """Try joins in their order; the number that were made."""
     made = 0
+    stays = groups.anchor if only < 0 else only
     label, row, column, turn = groups.label, groups.row, groups.column, groups.turn
     for side_a, side_b in offers.tolist():
         a, b = side_a // 4, side_b // 4
         if label[a] == label[b]:
             continue
         smaller = len(groups.cells[int(label[a])]) < len(groups.cells[int(label[b])])
-        if label[b] == groups.anchor or smaller and label[a] != groups.anchor:
+        if label[b] == stays or smaller and label[a] != stays:
             a, b, side_a, side_b = b, a, side_b, side_a
         ga, gb = int(label[a]), int(label[b])
         direction = (side_a + int(turn[a])) % 4
@@ -230,19 +286,49 @@ def _make(
         if not any(box[2] - box[0] < high and box[3] - box[1] < wide for high, wide in frames):
             continue
         keys = (down * FAR + along).tolist()
-        if not here.keys().isdisjoint(keys):
+        new = (turn[moved] + spin) % 4
+        clash = here.keys() & set(keys)
+        if len(clash) > CLASH * len(keys):
             continue
-        if len(keys) + len(here) > 2:
-            new = (turn[moved] + spin) % 4
-            if _contact(pairs, groups, here, keys, moved, new) < level:
+        if clash:
+            stay = np.array([key not in clash for key in keys])
+            rest = [key for key in keys if key not in clash]
+            sure = _contact(pairs, groups, here, rest, moved[stay], new[stay])
+            if sure < max(level, DEAR * len(clash)):
                 continue
+            lost = _weaker(pairs, groups, ga, moved, keys, clash)
+            for piece in lost:
+                groups.release(piece)
+            stay = ~np.isin(moved, lost)
+            moved, down, along, new = moved[stay], down[stay], along[stay], new[stay]
+            keys = (down * FAR + along).tolist()
+        elif len(keys) + len(here) > 2 and _contact(pairs, groups, here, keys, moved, new) < level:
+            continue
         here.update(zip(keys, moved.tolist(), strict=True))
         groups.boxes[ga] = box
         label[moved], row[moved], column[moved] = ga, down, along
-        turn[moved] = (turn[moved] + spin) % 4
+        turn[moved] = new
         del groups.cells[gb], groups.boxes[gb]
         made += 1
     return made
+
+
+def _weaker(
+    pairs: Pairs, groups: Groups, ga: int, moved: Ints, keys: list[int], clash: set[int]
+) -> list[int]:
+    """Of two pieces that want one cell, the one that fits less well into its own group."""
+    lost = []
+    here = groups.cells[ga]
+    there = groups.cells[int(groups.label[moved[0]])]
+    for key, piece in zip(keys, moved.tolist(), strict=True):
+        if key in clash:
+            held = []
+            for own, cells in ((here[key], here), (piece, there)):
+                at = int(groups.row[own] * FAR + groups.column[own])
+                one = np.array([own])
+                held.append(_contact(pairs, groups, cells, [at], one, groups.turn[one]))
+            lost.append(here[key] if held[0] < held[1] and here[key] not in groups.fixed else piece)
+    return lost
 
 
 def _contact(

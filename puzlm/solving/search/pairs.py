@@ -13,6 +13,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 STEEP = 4.0  # the likelihood of a pair falls with this power of its cost
+DAMAGED = 0.1  # share of a partner, of a mean one, whose border tells nothing of it
 LEAST = 10.0  # added to a cost: smaller differences are noise
 
 
@@ -43,16 +44,21 @@ class Pairs:
 
     def of_costs(self, one: Ints, other: Ints, cost: Floats) -> Floats:
         """Score pairs of sides by their costs, all with all: (one, other)."""
-        score: Floats = fit(cost)
-        score *= 2
-        score -= self.total[one][:, None]
-        score -= self.total[other]
+        likely = fit(cost)
+        score: Floats = share(likely - self.total[one][:, None])
+        score += share(likely - self.total[other])
         return score
 
 
 def fit(cost: Floats) -> Floats:
     """Log of how likely a pair of such a cost is, up to a constant."""
     result: Floats = -STEEP * np.log(cost + np.float32(LEAST))
+    return result
+
+
+def share(likely: Floats) -> Floats:
+    """Log of the share of a partner, a mean one being 1; never below that of a damaged border."""
+    result: Floats = np.log(np.float32(DAMAGED) + np.exp(likely))
     return result
 
 
@@ -70,6 +76,7 @@ def weigh(found: Candidates) -> Pairs:
     keys, first = np.unique(low * sides + high, return_index=True)
     low, high, likely = low[first], high[first], likely[first]
     total = (total - np.log(k)).astype(np.float32)
-    score = (2 * likely - total[low] - total[high]).astype(np.float32)
-    rest = np.where(np.isfinite(last), last - total - 1, 0).astype(np.float32)
+    score = share((likely - total[low]).astype(np.float32))
+    score += share((likely - total[high]).astype(np.float32))
+    rest = share(np.where(np.isfinite(last), last - total - 1, 0).astype(np.float32))
     return Pairs(low, high, score, rest, keys, total)
