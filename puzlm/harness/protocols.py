@@ -211,15 +211,15 @@ def _all() -> Iterator[Protocol]:
         if name == "mcgill-540":
             yield Protocol(f"classic-{name}-type2", grid, 0, 0, 0, 28, 28, 0, turned=True,
                            papers=("Gallagher (CVPR 2012)",))  # fmt: skip
-    for count, grid, known in (
+    for count, grid, direct in (
         (5015, (59, 85), 95.25),
         (10375, (83, 125), 98.47),
         (22834, (123, 185), None),  # so named, though its pictures make 22,755 pieces
     ):
         paper = "Sholomon et al. (CVPR 2013)"
         large = Protocol(f"classic-sholomon-{count}", grid, 0, 0, 0, 28, 28, 0, papers=(paper,))
-        best = () if known is None else (
-            Published("genetic algorithm", None, None, known, paper, "all 20 pictures of the set"),
+        best = () if direct is None else (
+            Published("genetic algorithm", None, None, direct, paper, "all 20 pictures of the set"),
         )  # fmt: skip
         yield replace(large, published=best)
         yield replace(large, name=f"{large.name}-type2", turned=True)
@@ -227,7 +227,7 @@ def _all() -> Iterator[Protocol]:
     for grid, piece in (((2, 2), 96), ((3, 4), 48), ((4, 4), 48), ((4, 6), 38), ((6, 6), 38)):
         cell = 288 // max(grid)
         name = "worn-{}x{}".format(*grid)
-        yield Protocol(name, grid, 288, 288, 288, cell, piece, cell - piece)
+        yield Protocol(name, grid, 288, 288, 288, cell, piece, cell - piece, leaks=grid == (4, 6))
     # What light, cameras, codecs and scanners do to the pieces themselves; our own numbers.
     for damage, side in (("light", 288), ("noise", 288), ("light-jpeg", 288), ("cut", 288),
                          ("scan", 480)):  # fmt: skip

@@ -54,7 +54,7 @@ def test_names_are_known():
 def test_records_agree_with_themselves(name):
     protocol = PROTOCOLS[name]
     assert protocol.cell - protocol.piece == protocol.gap
-    if name.startswith("classic"):
+    if name.startswith("classic") and "22834" not in name:  # that one is named after its paper
         assert protocol.grid[0] * protocol.grid[1] == int(name.split("-")[2])
 
 
