@@ -149,6 +149,8 @@ class Solved(BaseModel):
     """False: time was up, and this is the best arrangement so far."""
     read: bool
     """Whether a language model read the pieces for this answer."""
+    clear: bool = False
+    """Whether edges left no doubt, so that no large model was asked."""
     turns: list[int] = []
     """Quarter turns counter-clockwise that set each piece upright; empty: all lay upright."""
     symbols: list[SuperToken] | None = None

@@ -113,7 +113,9 @@ class Puzzles:
             "solver": solution.solver,
             "seconds": round(solution.seconds, 4),
             "complete": not ended_early(),
-            "read": "seq2seq" in solution.solver or solution.solver.startswith("symbols"),
+            "read": solution.used.solver in ("seq2seq", "symbols")
+            or "seq2seq" in solution.used.evidence,
+            "clear": solution.used.clear,
             "turns": list(solution.turns),
             # Reading the pieces once more takes a tenth of solving them.
             "symbols": self.glass.symbols(puzzle.pieces).tolist() if symbols else None,

@@ -41,7 +41,10 @@ COOKIE = "puzlm_token"
 def problem(refused: Refused) -> JSONResponse:
     """The one shape of every error."""
     body = {"error": {"code": refused.code, "message": refused.detail}}
-    return JSONResponse(body, refused.status_code, refused.headers)
+    headers = dict(refused.headers or {})
+    if refused.status_code == 503:
+        headers.setdefault("Retry-After", "2")
+    return JSONResponse(body, refused.status_code, headers)
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,9 @@ def test_a_deadline_gives_the_best_so_far_and_a_deaf_process_is_killed(slow, mon
     with running(slow.app(limits=Limits(search_s=0.3))) as address:
         answer = send(address, GOOD, LARGE)
         assert answer.status_code == 200 and answer.json()["complete"] is False
-        refused(send(address, level(3)), 503, "busy")
+        killed = send(address, level(3))
+        refused(killed, 503, "busy")
+        assert int(killed.headers["retry-after"]) > 0
         refused(send(address, level(2)), 503, "busy")  # a process that dies by itself
         assert send(address, level(4)).json()["complete"] is True
         lost = [x for x in httpx.get(f"{address}/metrics").text.splitlines() if "lost" in x]

@@ -57,6 +57,7 @@ def test_solve_pieces_zip_and_picture(client, make, tmp_path, how):
     assert answer.status_code == 200, answer.text
     found = answer.json()
     assert found["positions"] == truth
+    assert found["clear"] and not found["read"] and found["complete"]
     assert sorted(found["order"]) == list(range(9)) and found["solver"].startswith("auto")
     assert all(0 <= c <= 1 for c in found["confidences"]) and found["seconds"] > 0
     assert all(sorted(p) == list(range(9)) for p in found["alternatives"])
@@ -106,6 +107,7 @@ def test_other_solvers(client, make, kind):
     puzzle = make("shore", grid=3, seed=8)
     answer = client.post("/api/solve", files=piece_files(puzzle), data={"solver": kind}).json()
     assert answer["solver"].startswith(kind) and sorted(answer["positions"]) == list(range(9))
+    assert answer["read"] == (kind == "seq2seq")
 
 
 def test_read_from_symbols_alone(client, make):

@@ -176,8 +176,9 @@ function story(found) {
   const name = $("solver").value;
   if (name === "random") return "This answer is pure chance. Nothing was read.";
   if (name === "bigram") return "For this answer a small model compared the symbols of sides. No sentence was read.";
-  return "For this answer no sentence was read: edges and pictures of the pieces were compared, and that was enough. "
-    + "The symbols below are what a language model would have read.";
+  const done = found.clear ? "The edges of these pieces left no doubt, so no sentence was read."
+    : "For this answer no sentence was read: the pieces were compared by their pixels.";
+  return `${done} The symbols below are what a language model would have read.`;
 }
 
 // The piece in the middle has most neighbours to show.

@@ -169,7 +169,7 @@ export class Board {
     this.root.classList.remove("loose");
     const other = this.at(cell);
     if (this.move(i, cell)) {
-      this.events.say(other >= 0 ? `Pieces ${i + 1} and ${other + 1} swapped.` : `Piece ${i} moved.`);
+      this.events.say(other >= 0 ? `Pieces ${i} and ${other} swapped.` : `Piece ${i} moved.`);
       this.place();
       this.events.change();
     } else {
