@@ -71,7 +71,7 @@ def before(protocol: str, images: str, solver: str) -> str:
         path = folder / f"{protocol}.{solver}.json"
         if path.is_file():
             old = json.loads(path.read_text())
-            other = old["data"]["name"].startswith("art") and images.startswith("imagenet")
+            other = old["data"]["name"].startswith("art") and images != "paintings"
             pair_of = " / ".join(f"{old[m]['value']:.1f}" for m in ("absolute", "perfect"))
             low, high = (old["perfect"][end] for end in ("low", "high"))
             return f"{pair_of} [{low:.1f}, {high:.1f}] ({old['puzzles']}{' paintings' * other})"
