@@ -3,9 +3,9 @@
     python -m bench.ray_nodes -o results/ray-nodes.json
 
 Each node has a temporary folder and resources of its own. Speed is told by two runs of different
-length: what the longer one takes more is work, the rest is overhead. Beside the seconds of the clock
-stand those of the processor, of the command and of all processes of the nodes: other work on the
-machine does not change them.
+length: what the longer one takes more is work, the rest is overhead. Beside the seconds of the
+clock stand those of the processor, of the command and of all processes of the nodes: other work on
+the machine does not change them.
 """
 
 from __future__ import annotations
