@@ -26,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-SHORT, LONG = 50, 200  # puzzles of the two runs
+SHORT, LONG = 30, 120  # puzzles of the two runs
 
 
 def start_node(folder: Path, cpus: int, port: int, head: bool, env: dict[str, str]) -> Any:
