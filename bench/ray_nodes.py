@@ -3,7 +3,9 @@
     python -m bench.ray_nodes -o results/ray-nodes.json
 
 Each node has a temporary folder and resources of its own. Speed is told by two runs of different
-length: what the longer one takes more is work, the rest is overhead.
+length: what the longer one takes more is work, the rest is overhead. Beside the seconds of the
+clock stand those of the processor, of the command and of all processes of the nodes: other work on
+the machine does not change them.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -23,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-SHORT, LONG = 50, 200  # puzzles of the two runs
+SHORT, LONG = 30, 120  # puzzles of the two runs
 
 
 def start_node(folder: Path, cpus: int, port: int, head: bool, env: dict[str, str]) -> Any:
@@ -90,6 +93,21 @@ def command(*arguments: Any, env: dict[str, str], cwd: Path) -> float:
     return time.perf_counter() - began
 
 
+def processor(nodes: Sequence[Any]) -> float:
+    """Processor seconds of ended children, and of all processes of the nodes with theirs."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = spent.ru_utime + spent.ru_stime
+    sessions = {node.pid for node in nodes}
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.getsid(int(entry.name)) in sessions:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        except OSError:
+            continue
+    return total
+
+
 def main() -> None:
     """Measure one process, one node of two cores and two nodes of one core each."""
     from puzlm.files import write_bytes
@@ -112,18 +130,24 @@ def main() -> None:
     for name, cpus in (("one process", []), ("1 node", [2]), ("2 nodes", [1, 1])):
         with ExitStack() as stack:
             ray: list[Any] = []
+            started: list[Any] = []
             if cpus:
-                address, _ = stack.enter_context(nodes(cpus, env))
+                address, started = stack.enter_context(nodes(cpus, env))
                 ray = ["--engine", "ray", "--address", address]
             for kind, words, suffix in (("tokenize", tokenize, "npy"), ("evaluate", evaluate, "r")):
                 seconds = []
+                worked = []
                 for limit in (SHORT, LONG):
                     out = ["--limit", limit, "-o", folder / f"{name}.{limit}.{suffix}"]
+                    before = processor(started)
                     seconds.append(command(*words, *out, *ray, env=env, cwd=folder))
-                speed = (LONG - SHORT) / (seconds[1] - seconds[0])
+                    worked.append(processor(started) - before)
                 found: dict[str, Any] = {"seconds": [round(x, 2) for x in seconds]}
-                found["puzzles_per_s"] = round(speed, 2)
-                found["overhead_s"] = round(seconds[0] - SHORT / speed, 2)
+                found["processor_seconds"] = [round(x, 2) for x in worked]
+                each = (worked[1] - worked[0]) / (LONG - SHORT)
+                found["processor_ms_a_puzzle"] = round(1000 * each, 1)
+                found["processor_overhead_s"] = round(worked[0] - SHORT * each, 2)
+                found["puzzles_per_s"] = round((LONG - SHORT) / (seconds[1] - seconds[0]), 2)
                 record["runs"][f"{kind}, {name}"] = found
                 print(kind, name, found, flush=True)
     tokens = {path.read_bytes() for path in folder.glob(f"*.{LONG}.npy")}

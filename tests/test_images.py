@@ -78,6 +78,26 @@ def test_truncated_image(kind, photo, tmp_path):
         read_image(tmp_path / "x.bin")
 
 
+@pytest.mark.parametrize(
+    "facts",  # struct.error, TypeError and AttributeError of Pillow, when it turns the picture
+    [
+        "000002000000010001117001120003000000010006"
+        "0000011a0005000000011300004a88270003000000010064"
+        "00009205000c00000001000000520000000000000005000000023ff80000e3000000",
+        "000004000000010001117001120003000000010006"
+        "0000011a0007000000010000004a88270003000000010064"
+        "00009205000c00000001000000520000000000000005000000023ff8000000000000",
+        "000004000000010001117001120003000000010006"
+        "000001510005000000010000004a88270003000000010064"
+        "00009205000c00000001000000520000000000000005000000023ff8000000000000",
+    ],
+)
+def test_damaged_exif_is_one_line(refused, here, photo, facts):
+    exif = bytes.fromhex("4578696600004d4d002a00000008000501" + facts)
+    (here / "x.jpg").write_bytes(encoded(Image.fromarray(photo[:60, :60]), "JPEG", exif=exif))
+    assert "x.jpg: damaged or cut short" in refused("solve", "x.jpg", "--grid", "2")
+
+
 def test_bomb_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
     monkeypatch.setattr(images, "MAX_PIXELS", 1000)
     Image.new("1", (100, 100)).save(tmp_path / "bomb.png")

@@ -95,8 +95,8 @@ def _drop_stdout() -> None:
 
 def main() -> None:
     """Run the command: a user's error is one line on stderr and exit code 2."""
-    # Pillow warns of what images.py refuses a moment later. By text: it is not loaded yet.
-    warnings.filterwarnings("ignore", "Image size .* exceeds limit")
+    # Pillow warns of what images.py refuses a moment later, and of damaged facts beside a picture.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()  # or a full disk would be met where nobody can tell of it
