@@ -300,7 +300,10 @@ class Solver:
 
     def _solved(self, puzzles: list[Puzzle], fixed: list[dict[int, int]]) -> list[Solution]:
         """Solve puzzles whose grids are known."""
-        if self.solver in ("classic", "random") or self.rotations:
+        turned = [self.solver == "auto" and bool(p.settings.get("rotations")) for p in puzzles]
+        if any(turned) and not all(turned):
+            return [self._solved([p], [f])[0] for p, f in zip(puzzles, fixed, strict=True)]
+        if self.solver in ("classic", "random") or self.rotations or all(turned):
             alone = [
                 by_chance(p, g)
                 if self.solver == "random"
