@@ -106,6 +106,10 @@ def solve(
         bool,
         typer.Option(help="Pieces may be missing or too many: no longer needed.", hidden=True),
     ] = False,
+    several: Annotated[
+        str | None,
+        typer.Option("--puzzles", help="Several puzzles in one pile: how many, or auto."),
+    ] = None,
     rotations: Annotated[
         bool, typer.Option(help="Pieces may be turned by quarter turns; a model says which way up.")
     ] = False,
@@ -122,7 +126,7 @@ def solve(
     as_json: Json = False,
 ) -> None:
     """Put the pieces together and write the picture."""
-    from puzlm.cli import documents
+    from puzlm.cli import documents, piles
     from puzlm.cli import solve as solving
     from puzlm.pieces import photos
     from puzlm.solver import Solver
@@ -151,6 +155,18 @@ def solve(
             model, solver=chosen, decoding=decode or "valid", rotations=rotations
         )
 
+    if several is not None:
+        if isinstance(path, list) or fixed or gif or grid:
+            raise SettingsError("--puzzles: takes one pile, and no --given, --gif or --grid")
+        pile = photos.as_puzzle(table, None) if table else solving.load(path, None, chosen)
+        folder = output or Path("solved")
+        solved = piles.solve_pile(engine(), path, pile, several, folder)
+        records = [one.as_dict() for one in solved]
+        answer(records, as_json)
+        if not as_json:
+            solving.show_many(records, folder)
+            print(piles.told(solved, records))
+        return
     if isinstance(path, list):
         if fixed:
             raise SettingsError("--given: fixes pieces of one puzzle, not of many")
