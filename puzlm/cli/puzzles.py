@@ -106,10 +106,6 @@ def solve(
         bool,
         typer.Option(help="Pieces may be missing or too many: no longer needed.", hidden=True),
     ] = False,
-    several: Annotated[
-        str | None,
-        typer.Option("--puzzles", help="Several puzzles in one pile: how many, or auto."),
-    ] = None,
     rotations: Annotated[
         bool, typer.Option(help="Pieces may be turned by quarter turns; a model says which way up.")
     ] = False,
@@ -122,11 +118,15 @@ def solve(
     gif: Annotated[
         Path | None, typer.Option(help="Also write an animation; of many, a folder of them.")
     ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--time", min=0, help="Of a large puzzle, what lies after so many seconds."),
+    ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the picture.")] = False,
     as_json: Json = False,
 ) -> None:
     """Put the pieces together and write the picture."""
-    from puzlm.cli import documents, piles
+    from puzlm.cli import documents
     from puzlm.cli import solve as solving
     from puzlm.pieces import photos
     from puzlm.solver import Solver
@@ -155,18 +155,6 @@ def solve(
             model, solver=chosen, decoding=decode or "valid", rotations=rotations
         )
 
-    if several is not None:
-        if isinstance(path, list) or fixed or gif or grid:
-            raise SettingsError("--puzzles: takes one pile, and no --given, --gif or --grid")
-        pile = photos.as_puzzle(table, None) if table else solving.load(path, None, chosen)
-        folder = output or Path("solved")
-        solved = piles.solve_pile(engine(), path, pile, several, folder)
-        records = [one.as_dict() for one in solved]
-        answer(records, as_json)
-        if not as_json:
-            solving.show_many(records, folder)
-            print(piles.told(solved, records))
-        return
     if isinstance(path, list):
         if fixed:
             raise SettingsError("--given: fixes pieces of one puzzle, not of many")
@@ -185,7 +173,8 @@ def solve(
     loaded = photos.as_puzzle(table, grid) if table else solving.load(path, grid, chosen)
     output = output or Path("solved.png")
     solving.check_output(path, loaded, output, gif)
-    solution = engine().solve(loaded, given=fixed)
+    with solving.followed(engine(), loaded, seconds, quiet=as_json) as following:
+        solution = following.solve(loaded, given=fixed)
     loaded = solving.laid_out(loaded, solution)
     solving.write(loaded, solution, output, gif)
     if table is not None:
