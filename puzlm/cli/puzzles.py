@@ -172,6 +172,7 @@ def solve(
         raise typer.Exit(2 if any("error" in record for record in found) else 0)
     loaded = photos.as_puzzle(table, grid) if table else solving.load(path, grid, chosen)
     output = output or Path("solved.png")
+    loaded.settings["kind"] = kind
     solving.check_output(path, loaded, output, gif)
     with solving.followed(engine(), loaded, seconds, quiet=as_json) as following:
         solution = following.solve(loaded, given=fixed)
