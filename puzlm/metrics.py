@@ -97,6 +97,38 @@ def upright(
     return best
 
 
+def joints(
+    positions: ArrayLike, truth: ArrayLike, columns: int, kinds: ArrayLike
+) -> NDArray[np.int64]:
+    """True joints that an answer has right, where equal pieces may change places: (joints, 3).
+
+    Each row is (first piece, second piece, 1 or 0 for right). A joint of two equal pieces says
+    nothing and is left out. `kinds[i]` is the same number for all pieces that equal piece i.
+    """
+    got, want, kind = (np.asarray(x) for x in (positions, truth, kinds))
+    lies = {int(cell): piece for piece, cell in enumerate(got) if cell >= 0}
+    belongs = {int(cell): piece for piece, cell in enumerate(want) if cell >= 0}
+    single = np.bincount(kind)[kind] == 1
+    rows = []
+    for cell, first in belongs.items():
+        for down, across in [(0, 1)] * ((cell + 1) % columns != 0) + [(1, 0)]:
+            second = belongs.get(cell + down * columns + across)
+            if second is None or kind[first] == kind[second]:
+                continue
+            # Look from a piece of which there is one only: where it lies is no matter of choice.
+            sign = 1 if single[first] else -1
+            here, there = (first, second)[::sign]
+            right = False
+            if got[here] >= 0:
+                row, column = divmod(int(got[here]), columns)
+                inside = 0 <= column + sign * across < columns
+                beside = (row + sign * down) * columns + column + sign * across
+                other = lies.get(beside) if inside else None
+                right = other is not None and bool(kind[other] == kind[there])
+            rows.append((first, second, int(right)))
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
 @dataclass(frozen=True)
 class Interval:
     """A mean in percent with its 95 % bootstrap interval."""

@@ -42,6 +42,8 @@ class Used:
     looks: int = 1
     clear: bool = False
     """Whether borders left no doubt, so that no large model was asked."""
+    early: bool = False
+    """Whether the search was ended before all pieces were laid or mended."""
     note: str = ""
     """Which way up a picture of turned pieces lies, and how that was found."""
 
@@ -52,6 +54,7 @@ class Used:
             parts = [self.decoding, self.model]
         parts += [f"{self.looks} looks"] if self.looks > 1 else []
         parts += ["clear"] if self.clear else []
+        parts += ["ended early"] if self.early else []
         told = ", ".join(filter(None, parts))
         return (
             self.solver + (f" ({told})" if told else "") + (f" ({self.note})" if self.note else "")
@@ -199,7 +202,7 @@ def checked(found: Solution, puzzle: Puzzle, given: Given, repeats: bool = False
     whole = (
         placed is not None
         and ((placed >= 0) & (placed < puzzle.cells)).all()
-        and len(placed) == min(n, puzzle.cells)
+        and (found.used.early or len(placed) == min(n, puzzle.cells))
         and (repeats or len(set(placed.tolist())) == len(placed))
         and all(at[piece] == cell for piece, cell in given.items())
     )

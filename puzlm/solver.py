@@ -8,7 +8,8 @@ The encoder-decoder and the ViT know where pieces belong; the ViT, the sides and
 the borders know what touches. Nobody is asked who adds nothing: no model where sides leave no
 doubt, no language model of clean pieces where there is a ViT, and the ViT looks again only where
 its first look leaves doubt. Colours that ran over the cuts of a compressed sheet are mended before
-anyone looks (bleed.py). The Solution says what was used.
+anyone looks (bleed.py). Pages of print are put together by their strokes alone (cross_cut.py). The
+Solution says what was used.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from puzlm.solution import (
     grid_name,
 )
 from puzlm.solving import calibration, grids, upright, windows
+from puzlm.solving.cross_cut import by_strokes, is_page
 from puzlm.solving.evidence import AGAIN, Evidence, Read, Seen, by_piece, gather, in_doubt
 from puzlm.solving.fusion import fused, sure_by_sides
 from puzlm.solving.plain_answers import (
@@ -322,7 +324,9 @@ class Solver:
         if self.solver == "auto":
             puzzles = [self._repaired(*one) for one in zip(puzzles, gathered, strict=True)]
             for puzzle, fix, evidence in zip(puzzles, fixed, gathered, strict=True):
-                if is_large(puzzle):
+                if self.box is not None and is_page(puzzle):
+                    evidence.clear = by_strokes(puzzle, fix)
+                elif is_large(puzzle):
                     evidence.clear = by_joining(puzzle, fix, False, self.watch, "auto")
                 elif not fix:
                     evidence.clear = sure_by_sides(self, puzzle, evidence)

@@ -37,7 +37,8 @@ def is_heap(path: Path, kind: str, grid: str | None) -> bool:
         return False
     images = [open_image(p) for p in sorted(files)[:LOOKED_AT]]
     slim = np.median([image.height / image.width for image in images]) >= SLIM
-    return bool(slim) and mostly_white([to_rgb(image) for image in images])
+    extent = max(image.height for image in images)
+    return bool(slim) and mostly_white([to_rgb(image) for image in images], extent)
 
 
 def check_output(output: Path) -> None:

@@ -79,7 +79,10 @@ def evaluate(
         if data is None:
             raise SettingsError(f"--protocol {protocol}: needs --data, the benchmark's images")
         if protocol in PAGE_SETS:
-            _evaluate_pages(PAGE_SETS[protocol], data, limit, output, as_json)
+            engines = None
+            if solver not in ("auto", "strokes"):
+                engines = (solver, load_solver(solver, model, decode or "valid"))
+            _evaluate_pages(PAGE_SETS[protocol], data, limit, output, engines, as_json)
             return
         rules = get_protocol(protocol)
         source: Any = data
@@ -128,20 +131,27 @@ def evaluate(
 
 
 def _evaluate_pages(
-    rules: Any, data: Path, limit: int | None, output: Path | None, as_json: bool
+    rules: Any,
+    data: Path,
+    limit: int | None,
+    output: Path | None,
+    solver: Any,
+    as_json: bool,
 ) -> None:
     """Measure on shredded pages: the share of strips whose right neighbour is right."""
     from puzlm.harness.page_sets import evaluate_pages
 
     with Progress("solving", limit, quiet=as_json) as tick:
-        found = evaluate_pages(rules, data, limit=limit, output=output, tick=tick)
-    mean = found["neighbour"]
+        found = evaluate_pages(rules, data, limit=limit, output=output, solver=solver, tick=tick)
     lines = [
-        f"neighbour {mean['value']:.1f} % [{mean['low']:.1f}, {mean['high']:.1f}] of "
-        f"{found['puzzles']} heaps; {found['joints_right']} of {found['joints']} joints",
-        f"whole pages {found['perfect']['value']:.1f} %; calibration error {found['ece']:.3f}; "
-        f"{found['seconds_per_puzzle']:.1f} s each",
+        f"{name:10s} {found[name]['value']:.1f} % "
+        f"[{found[name]['low']:.1f}, {found[name]['high']:.1f}]"
+        for name in ("absolute", "perfect", "neighbour")
     ]
+    lines.append(
+        f"{found['puzzles']} heaps, {found['seconds_per_puzzle']:.1f} s each, calibration error "
+        f"{found['ece']:.3f}"
+    )
     lines += [f"published: {name} {value:.1f}" for name, value in rules.published]
     del found["outcomes"]
     answer(found, as_json, "\n".join(lines))

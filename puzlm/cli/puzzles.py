@@ -118,6 +118,10 @@ def solve(
     gif: Annotated[
         Path | None, typer.Option(help="Also write an animation; of many, a folder of them.")
     ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--time", min=0, help="Of a large puzzle, what lies after so many seconds."),
+    ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the picture.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -168,8 +172,10 @@ def solve(
         raise typer.Exit(2 if any("error" in record for record in found) else 0)
     loaded = photos.as_puzzle(table, grid) if table else solving.load(path, grid, chosen)
     output = output or Path("solved.png")
+    loaded.settings["kind"] = kind
     solving.check_output(path, loaded, output, gif)
-    solution = engine().solve(loaded, given=fixed)
+    with solving.followed(engine(), loaded, seconds, quiet=as_json) as following:
+        solution = following.solve(loaded, given=fixed)
     loaded = solving.laid_out(loaded, solution)
     solving.write(loaded, solution, output, gif)
     if table is not None:

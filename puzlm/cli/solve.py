@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 import re
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -14,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from puzlm.cli.options import Progress
 from puzlm.errors import PuzlmError, PuzzleError, SettingsError
 from puzlm.files import write_all
 from puzlm.images import IMAGE_SUFFIXES, check_picture, encode_image
@@ -22,6 +28,8 @@ from puzlm.pieces.folder import unread, visible
 from puzlm.puzzle import Puzzle
 from puzlm.solution import grid_name
 from puzlm.solver import Solution, Solver
+from puzlm.solving.plain_answers import is_large
+from puzlm.solving.search.watch import Watch
 
 TOGETHER = 16  # puzzles in memory, and read by the model, at once
 TOGETHER_PIXELS = 50_000_000
@@ -124,6 +132,45 @@ def most_pieces() -> int:
     except (ValueError, OSError, AttributeError):
         return MOST_ANYWHERE
     return min(MOST_ANYWHERE, free // BYTES)
+
+
+@contextmanager
+def followed(
+    engine: Solver, puzzle: Puzzle, seconds: float | None, quiet: bool
+) -> Iterator[Solver]:
+    """Show how a long search goes on; after `seconds` or Ctrl-C it ends with what lies.
+
+    A second Ctrl-C stops at once.
+    """
+    if not is_large(puzzle):
+        yield engine
+        return
+    until = math.inf if seconds is None else time.perf_counter() + seconds
+    ended = False
+    before = signal.getsignal(signal.SIGINT)
+
+    def end(*_: object) -> None:
+        nonlocal ended
+        ended = True
+        signal.signal(signal.SIGINT, before)
+        print("puzlm: ends with what lies so far; Ctrl-C once more stops it", file=sys.stderr)
+
+    here = threading.current_thread() is threading.main_thread()
+    if here:
+        signal.signal(signal.SIGINT, end)
+    with Progress("comparing", 100, quiet) as tick:
+
+        def report(what: str, share: float) -> None:
+            if tick.bar is not None:
+                tick.bar.update(tick.task, description=what, completed=100 * share)
+
+        engine.watch = Watch(report, lambda: ended or time.perf_counter() > until)
+        try:
+            yield engine
+        finally:
+            engine.watch = Watch()
+            if here:
+                signal.signal(signal.SIGINT, before)
 
 
 def pictures(paths: Sequence[Path], folder: Path) -> list[Path]:

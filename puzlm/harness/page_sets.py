@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from puzlm import metrics
 from puzlm.errors import ImageError, SettingsError, nearest
@@ -24,8 +25,12 @@ from puzlm.files import write_bytes
 from puzlm.harness.evaluate import BINS, VERSION, current_commit
 from puzlm.images import picture_files, read_image
 from puzlm.metrics import MEASURES
-from puzlm.pieces.strips import Strip, blank, inks_of, read_strip
-from puzlm.solving.pages import Pages, solve_strips
+from puzlm.pieces.equal_pieces import exchanged
+from puzlm.pieces.strips import PAGE_ROWS, Strip, blank, inks_of, read_strip
+from puzlm.puzzle import Grid, Puzzle
+from puzlm.solution import Solution
+from puzlm.solving.cross_cut import NAME, by_strokes
+from puzlm.solving.pages import solve_strips
 
 Ints = NDArray[np.int64]
 
@@ -35,7 +40,7 @@ class PageSet:
     """One benchmark: how heaps are made, and what others have published of it, in percent."""
 
     name: str
-    strips: int = 0  # into which a page is cut by program; 0: the set has strips
+    grid: Grid | None = None  # into which a page is cut by program; None: the set has strips
     mixed: bool = False  # all pages in one heap
     published: tuple[tuple[str, float], ...] = ()
     seed: int = 0
@@ -48,8 +53,10 @@ PAGE_SETS = {
         PageSet("isri-d2", published=((DEEPREC, 95.4), ("Paixao et al., SIBGRAPI 2018", 94.8))),
         PageSet("marques-d1"),
         PageSet("pages-mixed-20", mixed=True, published=((DEEPREC, 97.2),)),
-        PageSet("page-strips-40", strips=40),
-        PageSet("page-strips-80", strips=80),
+        PageSet("page-strips-40", (1, 40)),
+        PageSet("page-strips-80", (1, 80)),
+        PageSet("page-cross-10x8", (10, 8)),
+        PageSet("page-cross-20x12", (20, 12)),
     )
 }
 
@@ -74,33 +81,42 @@ def read_heaps(path: Path, rules: PageSet, limit: int | None = None) -> Iterator
     """Read the heaps of a set: folders D001, D002, ... of strips, or pictures of whole pages."""
     if not path.is_dir():
         raise ImageError(f"{path}: a folder is needed here")
-    if rules.strips:
-        files = picture_files(path)[:limit]
-        pages = ((file.stem, cut(read_image(file), rules.strips)) for file in files)
-    else:
-        folders = sorted(p for p in path.iterdir() if (p / "strips").is_dir())[:limit]
-        pages = ((folder.name, _in_order(folder)) for folder in folders)
-    heaps: list[Heap] | None = [] if rules.mixed else None
-    for name, strips in pages:
+    heaps: list[Heap] = []
+    for folder in sorted(p for p in path.iterdir() if (p / "strips").is_dir())[:limit]:
+        strips = _in_order(folder)
         inks = inks_of(strips)
         printed = [strip for strip, ink in zip(strips, inks, strict=True) if not blank(ink)]
         if len(printed) < 2:
             continue
-        heap = Heap(name, printed, (len(printed),))
-        if heaps is None:
-            yield heap
-        else:
+        heap = Heap(folder.name, printed, (len(printed),))
+        if rules.mixed:
             heaps.append(heap)
+        else:
+            yield heap
     if heaps:
         strips = [strip for heap in heaps for strip in heap.strips]
         yield Heap("all", strips, tuple(len(heap.strips) for heap in heaps))
 
 
-def cut(page: NDArray[np.uint8], count: int) -> list[Strip]:
-    """Cut a page into strips of nearly equal width, from left to right."""
-    at = np.linspace(0, page.shape[1], count + 1).round().astype(int)
-    parts = [page[:, a:b] for a, b in zip(at[:-1], at[1:], strict=True)]
-    return [Strip(part, np.ones(part.shape[:2], bool)) for part in parts]
+def read_cut(path: Path, rules: PageSet, limit: int | None = None) -> Iterator[tuple[str, Puzzle]]:
+    """Read pictures of whole pages, bring them to 150 pixels an inch, cut and shuffle them."""
+    assert rules.grid is not None
+    rows, columns = rules.grid
+    files = picture_files(path)[:limit]
+    for index, file in enumerate(files):
+        image = Image.fromarray(read_image(file))
+        scale = PAGE_ROWS / max(image.size)
+        size = (round(image.width * scale), round(image.height * scale))
+        page = np.asarray(image.resize(size, Image.Resampling.BOX))
+        height = page.shape[0] // rows
+        width = page.shape[1] // columns
+        top = (page.shape[0] - rows * height) // 2
+        left = (page.shape[1] - columns * width) // 2
+        page = page[top : top + rows * height, left : left + columns * width]
+        pieces = page.reshape(rows, height, columns, width, 3).swapaxes(1, 2)
+        order = np.random.default_rng((rules.seed, index)).permutation(rows * columns)
+        pieces = pieces.reshape(-1, height, width, 3)[order]
+        yield file.name, Puzzle(pieces, rules.grid, order.astype(np.int64))
 
 
 def _in_order(folder: Path) -> list[Strip]:
@@ -131,7 +147,7 @@ def neighbours(order: Sequence[int], sizes: Sequence[int]) -> list[bool]:
     return right
 
 
-Solve = Callable[[list[Strip], int], Pages]
+Solve = Callable[[list[Puzzle]], list[Solution]]
 
 
 def evaluate_pages(
@@ -140,32 +156,48 @@ def evaluate_pages(
     *,
     limit: int | None = None,
     output: Path | None = None,
-    solve: Solve = solve_strips,
+    solver: tuple[str, Solve] | None = None,
     tick: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
-    """Solve all heaps of a set, shuffled and without names; write what came to `output`."""
+    """Solve all heaps of a set, shuffled and without names; write what came to `output`.
+
+    `solver`, a name and a function, is asked instead of the strokes where all pieces are equal.
+    """
+    if solver is not None and rules.grid is None:
+        raise SettingsError(f"{rules.name}: only the strokes read strips of different sizes")
+    name, ask = solver or (NAME, lambda puzzles: [by_strokes(p, {}) for p in puzzles])
     commit = current_commit()
     outcomes: list[dict[str, Any]] = []
-    for index, heap in enumerate(read_heaps(data, rules, limit)):
-        outcomes.append(_outcome(index, heap, rules, solve))
-        tick(index + 1)
+    records = (
+        (
+            _cut_outcome(index, named, puzzle, ask)
+            for index, (named, puzzle) in enumerate(read_cut(data, rules, limit))
+        )
+        if rules.grid
+        else (
+            _outcome(index, heap, rules)
+            for index, heap in enumerate(read_heaps(data, rules, limit))
+        )
+    )
+    for record in records:
+        outcomes.append(record)
+        tick(len(outcomes))
     if not outcomes:
         raise ImageError(f"{data}: holds no pages with print")
     sure = [value for record in outcomes for value in record["sure"]]
     right = [value for record in outcomes for value in record["right"]]
     digests = "".join(f"{r['index']}:{r['digest']}\n" for r in outcomes)
+    grid = list(rules.grid) if rules.grid else None
     result = {
         "version": VERSION,
-        "protocol": {"name": rules.name, "strips": rules.strips, "seed": rules.seed},
-        "solver": "strokes",
+        "protocol": {"name": rules.name, "grid": grid, "mixed": rules.mixed, "seed": rules.seed},
+        "solver": name,
         "settings": {},
         "commit": commit,
         "data": {"name": data.name, "fingerprint": hashlib.sha256(digests.encode()).hexdigest()},
         "puzzles": len(outcomes),
         "failed": 0,
         **{m: metrics.bootstrap([r[m] for r in outcomes]).as_dict() for m in MEASURES},
-        "joints": len(right),
-        "joints_right": sum(right),
         "seconds_per_puzzle": round(float(np.mean([r["seconds"] for r in outcomes])), 3),
         **metrics.reliability(sure, right, BINS),
         "outcomes": outcomes,
@@ -175,11 +207,41 @@ def evaluate_pages(
     return result
 
 
-def _outcome(index: int, heap: Heap, rules: PageSet, solve: Solve) -> dict[str, Any]:
+def _cut_outcome(index: int, name: str, puzzle: Puzzle, ask: Solve) -> dict[str, Any]:
+    """Ask for one page cut by program and score the answer; blank pieces equal each other."""
+    assert puzzle.truth is not None
+    asked = replace(puzzle, truth=None)
+    found = ask([asked])[0]
+    whole = np.ones(puzzle.pieces.shape[1:3], bool)
+    inks = inks_of([Strip(piece, whole) for piece in puzzle.pieces])
+    empty = np.array([blank(ink) for ink in inks])
+    kinds = np.arange(len(empty))
+    if empty.any():
+        kinds[empty] = np.flatnonzero(empty)[0]
+    truth = exchanged(puzzle.truth, found.positions, kinds)
+    pairs = metrics.joints(found.positions, puzzle.truth, puzzle.grid[1], kinds)
+    placed = found.positions == truth
+    return {
+        "index": index,
+        "name": name,
+        "digest": hashlib.sha256(puzzle.pieces.tobytes()).hexdigest(),
+        "blank": int(empty.sum()),
+        "truth": puzzle.truth.tolist(),
+        "positions": found.positions.tolist(),
+        "sure": [round(float(value), 4) for value in found.confidences],
+        "right": [bool(value) for value in placed],
+        "absolute": float(np.mean(placed[~empty])) if not empty.all() else 1.0,
+        "perfect": float(placed.all()),
+        "neighbour": float(pairs[:, 2].mean()) if len(pairs) else 1.0,
+        "seconds": round(found.seconds, 3),
+    }
+
+
+def _outcome(index: int, heap: Heap, rules: PageSet) -> dict[str, Any]:
     """Ask for one heap and score the answer."""
     n = len(heap.strips)
     shuffle = np.random.default_rng((rules.seed, index)).permutation(n)
-    found = solve([heap.strips[i] for i in shuffle], len(heap.sizes))
+    found = solve_strips([heap.strips[i] for i in shuffle], len(heap.sizes), turned=False)
     # Strips that the solver takes for blank come last, and their joints are as wrong as may be.
     order = [int(shuffle[i]) for page in found.pages for i in page.strips]
     order += [int(shuffle[i]) for i in found.blank]

@@ -5,7 +5,8 @@ Two one-dimensional networks along the cut, one for sides before a cut and one f
 turn each band into features a row. A small head joins the features of two sides row by row and its
 scores are summed. Two blank sides score exactly zero: they fit everything and nothing.
 
-The weights are made by puzlm/training/strokes.py. Here is numpy alone.
+The weights are made by tools/train_strokes.py, and what makes probabilities of the scores, by
+tools/fit_pages.py. Here is numpy alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from puzlm.model_files import read_safetensors
+from puzlm.model_files import read_json, read_safetensors
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -28,7 +29,7 @@ FIT = 48  # features a row that the head joins
 QUICK = 32  # features a row of the quick product, which chooses candidates and shifts
 HIDDEN = 24  # channels of the head
 
-SHIFTS = (-2, -1, 0, 1, 2)  # feature rows, each a 75th of an inch, that strips may have slipped
+SHIFTS = tuple(range(-4, 5))  # feature rows that strips may have slipped, up to 1.4 mm
 ALL_PAIRS = 120  # sides: up to this many, the head joins all pairs ...
 CANDIDATES = 24  # ... and of more, the best so many of each side by the quick product
 WEIGHTS = Path(__file__).parent / "page"
@@ -131,6 +132,12 @@ class Strokes:
 def load(direction: str) -> Strokes:
     """The shipped network for cuts down a page ('right') or across it ('below')."""
     return Strokes(WEIGHTS / f"{direction}.safetensors")
+
+
+@cache
+def load_sure(what: str) -> list[float]:
+    """Numbers that make probabilities: a bias and weights, of a 'joint' or of a 'cell'."""
+    return [float(number) for number in read_json(WEIGHTS / "sure.json")[what]]
 
 
 def _relu(x: Floats) -> Floats:

@@ -29,8 +29,12 @@ PAGE_ROWS = 1650  # rows of a page at 150 pixels an inch; sides are read at this
 GROUND = 60  # grey levels by which a scanner's ground must differ from paper
 NOISE = 24  # grey levels that one ground may vary
 LEAST_CONTRAST = 60  # grey levels between paper and print; what is nearer is a stain
-WHITE = 170  # a piece is mostly white if its median is lighter than this ...
-PRINT = 0.45  # ... and at most this share of all pixels is darker
+WHITE = 170  # paper is lighter than this ...
+PRINT = 0.45  # ... at most this share of it bears print ...
+GLARE = 0.02  # ... and hardly anything is lighter still
+STROKE = 1 / 80  # of a page's longer side: most ink lies in strokes that are thinner
+SMALLEST = 500  # pixels of the longer side of a page whose print can be read
+STROKES = 200  # strokes of a page, in some 400 rows; with fewer there is little to read
 FADE = 0.35  # ink of a mark that counts as print
 
 
@@ -159,13 +163,32 @@ def find_paper(pixels: Pixels) -> Bools:
 # ---- ink --------------------------------------------------------------------------------------
 
 
-def mostly_white(pieces: Sequence[Pixels]) -> bool:
-    """Whether pieces look like pages: light paper with a little print on it."""
-    some = [piece[:: max(1, len(piece) // 200)].mean(2).ravel() for piece in pieces]
-    grey = np.concatenate(some)
+def mostly_white(pieces: Sequence[Pixels], extent: int) -> bool:
+    """Whether pieces look like printed pages: light paper, and thin strokes on it.
+
+    `extent` is the longer side of the page in pixels. A thing on a white ground is no print: its
+    dark pixels lie in long runs, those of print in short ones.
+    """
+    if extent < SMALLEST:
+        return False
+    rows = [piece[:: max(1, extent // 400)].mean(2) for piece in pieces]
+    grey = np.concatenate([row.ravel() for row in rows])
     paper = np.quantile(grey, 0.7)
-    near = np.abs(grey - paper) < NOISE
-    return bool(paper > WHITE and near.mean() > 1 - PRINT and (grey > paper + NOISE).mean() < 0.02)
+    if paper < WHITE or (np.abs(grey - paper) < NOISE).mean() < 1 - PRINT:
+        return False
+    if (grey > paper + NOISE).mean() > GLARE:
+        return False
+    lengths = np.concatenate([_runs(row < paper - GROUND / 2) for row in rows])
+    if len(lengths) < STROKES:
+        return False
+    half = lengths[lengths <= extent * STROKE].sum() / lengths.sum()
+    return bool(half > 0.5)
+
+
+def _runs(dark: Bools) -> Ints:
+    """Lengths of the dark runs in all rows of a picture (height, width)."""
+    edges = np.diff(np.pad(dark, ((0, 0), (1, 1))).astype(np.int8), axis=1).ravel()
+    return np.flatnonzero(edges == -1) - np.flatnonzero(edges == 1)
 
 
 def inks_of(strips: Sequence[Strip]) -> list[Floats]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from puzlm.errors import PuzzleError
 from puzlm.images import Pixels
-from puzlm.models.strokes import DEPTH, Fits, Strokes, load
+from puzlm.models.strokes import DEPTH, Fits, Strokes, load, load_sure
 from puzlm.pieces.strips import PAGE_ROWS, Strip, blank, inks_of, sides_of
 from puzlm.solving.path import best_path
 
@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 Bands = NDArray[np.float32]
 
 MOST_STRIPS = 1500
-TEMPERATURE = 1.0  # of scores where they become probabilities; fitted on pages cut by program
+SUREST = 12.0  # log-odds; beyond, a joint is not surer
 PAGE_WIDTH = 1250  # pixels at 150 an inch, between A4 and letter
 LANDSCAPE = 1.6  # one page may be as wide as this many upright ones
 WIDTH_VARIES = 0.15  # of pages in one heap, as a part of their width; margins are blank strips
@@ -114,7 +114,7 @@ def _solve(
         flipped = upside_down(network, before, after)
         before, after = _turned(before, after, flipped)
     fits = network.fits(before, after)
-    path, sure = _ordered(fits)
+    path, sure = ordered(fits)
     scale = PAGE_ROWS / float(np.median([strip.height for strip in strips]))
     slips = fits.slip[path[:-1], path[1:]]
     down = np.concatenate([[0], np.cumsum(slips)]) * 2 / scale
@@ -185,24 +185,41 @@ def line_lean(profiles: Bands) -> Floats:
     return total
 
 
-def _ordered(fits: Fits) -> tuple[Ints, Floats]:
+def ordered(fits: Fits) -> tuple[Ints, Floats]:
     """The best path, and how sure each of its joints is: (n,), (n - 1,)."""
     path = best_path(fits.score.astype(float), fits.begin.astype(float), fits.end.astype(float))
-    return path, joints_sure(fits, path)
+    return path, joints_sure(fits, path[:-1], path[1:])
 
 
-def joints_sure(fits: Fits, path: Ints) -> Floats:
-    """Probability of each joint of a path: what its row and its column of scores say."""
-    score = fits.score.astype(np.float64).copy()
-    np.fill_diagonal(score, -np.inf)
-    onward = np.concatenate([score, fits.end[:, None]], 1) / TEMPERATURE
-    back = np.concatenate([score, fits.begin[None]], 0) / TEMPERATURE
-    i = path[:-1]
-    j = path[1:]
-    rows = onward[i, j] - np.logaddexp.reduce(onward[i], axis=1)
-    columns = back[i, j] - np.logaddexp.reduce(back[:, j], axis=0)
-    sure: Floats = np.exp(np.minimum(rows, columns))
+def joints_sure(fits: Fits, i: Ints, j: Ints) -> Floats:
+    """Probability that strips j follow strips i, from how far each joint stands out: (joints,)."""
+    bias, *weights = load_sure("joint")
+    return likely(bias + joint_odds(fits, i, j) @ np.array(weights))
+
+
+def likely(odds: Floats) -> Floats:
+    """Turn log-odds into probabilities."""
+    sure: Floats = 1 / (1 + np.exp(-odds))
     return sure
+
+
+def joint_odds(fits: Fits, i: Ints, j: Ints) -> Floats:
+    """Log-odds of joints among all that could follow i, and all that could precede j: (joints, 2).
+
+    An end of the page counts as one more of both.
+    """
+    score = fits.score.astype(np.float64)
+    np.fill_diagonal(score, -np.inf)
+    rows = np.concatenate([score[i], fits.end[i, None]], 1)
+    columns = np.concatenate([score[:, j].T, fits.begin[j, None]], 1)
+    odds = []
+    for others, own in ((rows, j), (columns, i)):
+        at = np.arange(len(own))
+        value = others[at, own]
+        others[at, own] = -np.inf
+        odds.append(value - np.logaddexp.reduce(others, axis=1))
+    clipped: Floats = np.clip(np.stack(odds, 1), -SUREST, SUREST)
+    return clipped
 
 
 def pages_in(widths: Floats) -> int:

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 
+from puzlm.errors import PuzzleError
 from puzlm.models.decoding import assigned
 from puzlm.puzzle import Puzzle
 from puzlm.solution import Given, Solution, Used, at_random
@@ -16,6 +17,7 @@ from puzlm.solving.evidence import TOUCHING, Evidence, Read
 from puzlm.solving.search.watch import Watch
 
 LARGE = 1000  # pieces or cells: from here on groups of pieces that grow are quicker and as good
+LEAST = 3  # pixels of a piece's side
 DENSE = 5000  # up to here learned sides can be compared all with all, where borders are worn
 
 
@@ -84,6 +86,14 @@ def by_joining(
     from puzlm.solving.search.large import Search
 
     start = time.perf_counter()
+    height, width = puzzle.pieces.shape[1:3]
+    if min(height, width) < LEAST:
+        raise PuzzleError(
+            f"pieces are {height}x{width} pixels; {len(puzzle.pieces):,} of them can be told apart "
+            f"from {LEAST}x{LEAST} on"
+        )
+    if rotations and height != width:
+        raise PuzzleError(f"pieces are {height}x{width} pixels; rotations need square pieces")
     sphere = classic.SPHERE * classic.bleeding(puzzle.pieces)
     search = Search(puzzle.pieces, puzzle.grid, turned=rotations, sphere=sphere, watch=watch)
     dense = max(len(puzzle.pieces), puzzle.cells) <= DENSE
@@ -97,7 +107,7 @@ def by_joining(
         found.positions,
         found.sure,
         puzzle.grid,
-        Used(name, ("joined",)),
+        Used(name, ("joined",), early=search.watch.stop()),
         spent,
         puzzle.pieces,
         (),

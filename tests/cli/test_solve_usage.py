@@ -12,6 +12,7 @@ from puzlm.cli import solve as solving
 from puzlm.images import read_image, write_image
 from puzlm.puzzle import Puzzle, shuffled
 from puzlm.solution import Solution, Used
+from puzlm.solver import Solver
 
 QUICK = ("--solver", "random")
 
@@ -117,11 +118,11 @@ def test_evaluate_refuses_them_too(refused, pieces):
 
 
 def test_more_pieces_than_memory_holds(refused, run, here, monkeypatch):
-    write_image(here / "sheet.png", np.zeros((600, 600, 3), np.uint8))
+    write_image(here / "sheet.png", np.zeros((200, 200, 3), np.uint8))
     monkeypatch.setattr("puzlm.cli.solve.most_pieces", lambda: 12345)
     line = refused("solve", "sheet.png", "--grid", "200")
     assert "sheet.png: 40,000 pieces, more than the 12,345 that fit" in line
-    sides = ("--solver", "vision-pairs")
+    sides = ("--solver", "bigram")
     code, _, err = run("solve", "sheet.png", "sheet.png", "*.png", "--grid", "71", *sides)
     assert code == 2 and "5,041 pieces" in err and err.count("\n") == 1
 
@@ -195,3 +196,20 @@ def test_a_picture_without_red_frames(run, here, photo):
     red = (read_image("framed.png") == (220, 30, 30)).all(-1).sum()
     assert red > 100 > (read_image("plain.png") == (220, 30, 30)).all(-1).sum()
     assert shuffled(Puzzle.load("p")).shape == (90, 90, 3)
+
+
+def test_large_puzzles_of_tiny_pieces_are_refused(refused, here, photo):
+    write_image(here / "sheet.png", photo[:100, :100])
+    assert "2x2 pixels" in refused("solve", "sheet.png", "--grid", "50", "--solver", "classic")
+
+
+def test_a_large_puzzle_ends_when_time_is_up(photo):
+    puzzle = Puzzle.from_image(photo, (26, 40), seed=0)
+    engine = Solver(solver="classic")
+    with solving.followed(engine, puzzle, 0.0, quiet=True):
+        early = engine.solve(puzzle)
+    placed = early.positions[early.positions >= 0]
+    assert early.used.early and "ended early" in early.solver
+    assert len(placed) < 800 and len(set(placed.tolist())) == len(placed)
+    whole = engine.solve(puzzle)
+    assert not whole.used.early and (whole.positions >= 0).all()

@@ -67,8 +67,14 @@ def test_a_mask_of_another_size_is_refused(tmp_path):
 
 
 def test_pages_are_mostly_white_and_photographs_are_not(photo):
-    assert mostly_white([strip.pixels for strip in cut_page(draw_page(), 20)])
-    assert not mostly_white(list(Puzzle.from_image(photo, "2x8").pieces))
+    assert mostly_white([strip.pixels for strip in cut_page(draw_page(), 20)], 825)
+    assert not mostly_white(list(Puzzle.from_image(photo, "2x8").pieces), 640)
+
+
+def test_a_thing_on_a_white_ground_is_no_page(photo):
+    picture = np.full((600, 600, 3), 255, np.uint8)
+    picture[150:450, 150:450] = photo[:300, :300]
+    assert not mostly_white(list(Puzzle.from_image(picture, 5).pieces), 600)
 
 
 def test_a_strip_of_the_margin_is_blank():

@@ -75,6 +75,12 @@ def weigh(found: Candidates) -> Pairs:
     low, high = np.minimum(one, other), np.maximum(one, other)
     keys, first = np.unique(low * sides + high, return_index=True)
     low, high, likely = low[first], high[first], likely[first]
+    # Where the comparing ended early, a side without a list has those that list it.
+    bare = total == -np.inf
+    for ends in (low, high):
+        chosen = bare[ends]
+        np.logaddexp.at(total, ends[chosen], likely[chosen])
+    total[total == -np.inf] = 0
     total = (total - np.log(k)).astype(np.float32)
     score = share((likely - total[low]).astype(np.float32))
     score += share((likely - total[high]).astype(np.float32))
