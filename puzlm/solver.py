@@ -302,11 +302,15 @@ class Solver:
 
     def _solved(self, puzzles: list[Puzzle], fixed: list[dict[int, int]]) -> list[Solution]:
         """Solve puzzles whose grids are known."""
-        if self.solver in ("classic", "random") or self.rotations:
+        turned = self.rotations or (
+            self.solver == "auto" and all(p.settings.get("rotations") for p in puzzles)
+        )
+        if self.solver in ("classic", "random") or turned:
+            edges = upright.learned_edges(self)
             alone = [
                 by_chance(p, g)
                 if self.solver == "random"
-                else by_pixels(p, g, self.rotations, self.watch)
+                else by_pixels(p, g, self.rotations, self.watch, edges)
                 for p, g in zip(puzzles, fixed, strict=True)
             ]
             alone = [self._calibrated(*one) for one in zip(alone, fixed, strict=True)]
