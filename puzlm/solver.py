@@ -43,7 +43,6 @@ from puzlm.solution import (
     Floats,
     Given,
     Solution,
-    Used,
     as_puzzle,
     check_given,
     checked,
@@ -368,7 +367,7 @@ class Solver:
 
     def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:
         """The same answer, its confidences such as were right so often; not of a foreign model."""
-        if self.raw or not (self.shipped or found.used == Used("classic")):
+        if self.raw or not (self.shipped or found.used.solver == "classic"):
             return found
         sure = calibration.calibrated(
             found.used, found.confidences, found.positions, found.grid, given
