@@ -43,7 +43,6 @@ from puzlm.solution import (
     Floats,
     Given,
     Solution,
-    Used,
     as_puzzle,
     check_given,
     checked,
@@ -302,14 +301,15 @@ class Solver:
 
     def _solved(self, puzzles: list[Puzzle], fixed: list[dict[int, int]]) -> list[Solution]:
         """Solve puzzles whose grids are known."""
-        turned = [self.solver == "auto" and bool(p.settings.get("rotations")) for p in puzzles]
-        if any(turned) and not all(turned):
-            return [self._solved([p], [f])[0] for p, f in zip(puzzles, fixed, strict=True)]
-        if self.solver in ("classic", "random") or self.rotations or all(turned):
+        turned = self.rotations or (
+            self.solver == "auto" and all(p.settings.get("rotations") for p in puzzles)
+        )
+        if self.solver in ("classic", "random") or turned:
+            edges = upright.learned_edges(self)
             alone = [
                 by_chance(p, g)
                 if self.solver == "random"
-                else by_pixels(p, g, self.rotations, self.watch)
+                else by_pixels(p, g, self.rotations, self.watch, edges)
                 for p, g in zip(puzzles, fixed, strict=True)
             ]
             alone = [self._calibrated(*one) for one in zip(alone, fixed, strict=True)]
@@ -367,7 +367,7 @@ class Solver:
 
     def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:
         """The same answer, its confidences such as were right so often; not of a foreign model."""
-        if self.raw or not (self.shipped or found.used == Used("classic")):
+        if self.raw or not (self.shipped or found.used.solver == "classic"):
             return found
         sure = calibration.calibrated(
             found.used, found.confidences, found.positions, found.grid, given

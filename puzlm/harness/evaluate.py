@@ -299,7 +299,7 @@ def _outcome(index: int, puzzle: Puzzle, answer: AnswerLike | Exception) -> dict
         raise PuzzleError(f"puzzle {index} has no truth to score against")
     record: dict[str, Any] = {"index": index, "digest": _digest(puzzle), "grid": [*puzzle.grid]}
     kept = ("name", "stored", "shrunk", "seed", "scale", "cell", "piece", "offsets", "order",
-            "turns", "given")  # fmt: skip
+            "turns", "given", "off")  # fmt: skip
     record |= {key: puzzle.settings[key] for key in kept if key in puzzle.settings}
     record.setdefault("scale", 1.0)
     if "given" in record:  # JSON's keys are text, also before it was written

@@ -30,6 +30,7 @@ from PIL import Image
 from puzlm.errors import ImageError, PuzzleError, SettingsError, nearest
 from puzlm.harness.damage import damaged
 from puzlm.harness.released import read_csv, read_npy, spread
+from puzlm.harness.tables import pieces_of_photo
 from puzlm.images import FORMATS, Pixels, iter_blobs, iter_images, picture_files, read_image
 from puzlm.puzzle import (
     Geometry,
@@ -75,6 +76,7 @@ class Protocol:
     # "picture", "pieces": what is compressed before, or after, cutting, to see what that changes
     codec: str = ""
     leaks: bool = False  # measured: pictures compressed before cutting are solved better
+    table: int = 0  # a camera takes a photo of the loose pieces, so many pixels wide (tables.py)
     damage: str = ""  # done to the pieces after cutting, by its name in damage.py
     missing: int = 0
     scored: str = "all"  # "all", "present" (some are missing), "non-centre" (the centre is given)
@@ -92,6 +94,7 @@ class Protocol:
             "turned",
             "codec",
             "damage",
+            "table",
         ):  # as in results files written before there were these
             if not record[name]:
                 del record[name]
@@ -238,10 +241,21 @@ def _all() -> Iterator[Protocol]:
                    papers=("github.com/cansakiroglu/Puzzle-Solver",))  # fmt: skip
 
 
+def _tables() -> Iterator[Protocol]:
+    """Photos of loose pieces at all angles, and the same pieces cut cleanly with a small gap."""
+    for side, wide in ((3, 180), (5, 150), (8, 120)):
+        cell = 480 // side
+        clean = Protocol(f"table-{side}x{side}-clean", (side, side), 480, 480, cell * side, cell,
+                         round(cell / 1.05), cell - round(cell / 1.05), turned=True)  # fmt: skip
+        yield clean
+        yield replace(clean, name=f"table-{side}x{side}", piece=cell, gap=0, table=wide)
+
+
 # Measured on the same puzzles (docs/results.md, what compression gives away).
 LEAKING = ("imagenet-lsej-10x10-2", "imagenet-lsej-10x10-5", "worn-4x6", "worn-6x6")
 PROTOCOLS: dict[str, Protocol] = {
-    protocol.name: replace(protocol, leaks=protocol.name in LEAKING) for protocol in _all()
+    protocol.name: replace(protocol, leaks=protocol.name in LEAKING)
+    for protocol in (*_all(), *_tables())
 }
 
 
@@ -320,6 +334,10 @@ def make_puzzle(protocol: Protocol, image: Pixels, index: int) -> Puzzle:
     short = min(image.shape[:2])
     image, where, scale = prepare(protocol, image)
     shrunk = min(1.0, protocol.resize / short) if protocol.resize else 1.0
+    if protocol.table:
+        pieces, order, found = pieces_of_photo(image, where.grid, protocol.table, rng)
+        settings = {"scale": round(scale, 4), "shrunk": round(shrunk, 4), **found}
+        return _finish(protocol, pieces, where.grid, order, index, settings)
     if protocol.codec == "picture":
         image = _compressed(image)
     cells = where.grid[0] * where.grid[1]

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
+from puzlm.errors import ImageError
 from puzlm.images import Pixels, write_image
+from puzlm.pieces.table import Table, find_pieces
 from puzlm.puzzle import Grid, cut, parse_grid
 
 Floats = NDArray[np.float32]
@@ -28,6 +30,7 @@ GAMMA = 2.2
 TILT = 25.0  # degrees, the most that the camera leans
 JPEG_QUALITY = 80
 GROUNDS = ("plain", "wood", "stone", "cloth", "speckle")
+NEAR = 0.25  # sides: a piece whose corners lie further from its true ones was not found
 SQUARE = np.array([[-0.5, -0.5], [0.5, -0.5], [0.5, 0.5], [-0.5, 0.5]])  # clockwise from top left
 
 
@@ -130,6 +133,43 @@ def write_photo(picture: Pixels, grid: Grid | int | str, seed: int, path: Path) 
         "truth": photo.cells.tolist(),
         "corners": np.round(photo.corners, 1).tolist(),
     }
+
+
+def pieces_of_photo(
+    picture: Pixels, grid: Grid, side: int, rng: np.random.Generator
+) -> tuple[Pixels, NDArray[np.int64], dict[str, Any]]:
+    """Pieces found in a photo of a picture's pieces, their true cells (-1: no piece), and more.
+
+    `turns` set the pieces upright. `off` says how far each piece's worst corner lies from its true
+    place, in sides. A piece that was not found is a blank one without a cell: no solver is right.
+    """
+    photo = photograph(picture, grid, rng, side=side)
+    try:
+        table: Table | None = find_pieces(photo.image)
+    except ImageError:
+        table = None
+    cells, turns, off = [], [], []
+    middles = photo.corners.mean(1)
+    for place in table.places if table is not None else ():
+        true = int(np.linalg.norm(middles - place.corners.mean(0), axis=1).argmin())
+        wide = np.linalg.norm(photo.corners[true][0] - photo.corners[true][2]) / 2**0.5
+        errors = [
+            np.linalg.norm(np.roll(place.corners, k, 0) - photo.corners[true], axis=1).max() / wide
+            for k in range(4)
+        ]
+        best = int(np.argmin(errors))
+        is_piece = errors[best] < NEAR and photo.cells[true] not in cells
+        cells.append(int(photo.cells[true]) if is_piece else -1)
+        turns.append(-best % 4)
+        off.append(round(float(min(errors[best], 1.0)), 4))
+    found = table.pieces if table is not None else np.zeros((0, side, side, 3), np.uint8)
+    lost = len(photo.cells) - sum(cell >= 0 for cell in cells)
+    blank = np.full((lost, *found.shape[1:]), 128, np.uint8)
+    cells += [-1] * lost
+    off += [1.0] * lost
+    turns += [0] * lost
+    settings = {"turns": turns, "rotations": True, "off": off}
+    return np.concatenate([found, blank]), np.array(cells, np.int64), settings
 
 
 def with_square_cells(picture: Pixels, grid: Grid) -> Pixels:

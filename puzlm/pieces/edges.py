@@ -24,7 +24,7 @@ SAMPLES = 20  # along a side
 BESIDE = 2.0  # pixels from the edge at which its two sides are looked at
 # What an edge is worth without ground beyond it, and without a piece inside of it.
 NO_GROUND, NO_PIECE = 0.15, 0.2
-SIDE_STEP, TURN_STEP = 0.07, np.radians(6)  # of the first, coarse search
+SIDE_STEP, TURN_STEP = 0.085, np.radians(6)  # of the first, coarse search
 ROOM = 0.45  # sides around a spot's middle in which the middle of its piece is looked for
 
 

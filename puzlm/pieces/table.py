@@ -38,11 +38,14 @@ CUT = 0.02  # of a side: how exactly hands cut
 JUMP = 20.0  # of 256: a jump of colour between two samples that is hardly noise
 INSET = 0.015  # of a side is cut off all around: no ground may show at a border
 LEAST_PIECE, MOST_PIECE = 24, 256  # pixels of a straightened piece
-NEAR_SQUARE = 0.80  # of a spot and its rectangle that must be common to both
+NEAR_SQUARE = 0.88  # of a spot and its rectangle that must be common to both
 STRAIGHT = 20.0  # degrees: who sets pieces upright by hand turns none of them further
 EVEN = 0.12  # by which a piece's sides may differ from the common size
 CRUMB = 0.04  # of a piece's area: what is smaller is dirt
+POOR = 0.35  # fit of the sides of what is no piece: a coin, a shadow
 WEAK = 0.5  # of the usual fit of the sides, from which on a spot that is no rectangle is a piece
+LARGEST = 2.6  # sides: larger spots are no few pieces that touch
+FAILURES = 5  # spots that are no pieces, beyond which the rest is not looked at
 WITHIN = 0.8  # of such a spot lies in the piece
 
 
@@ -224,13 +227,15 @@ def _settled(
             continue
         quad, fit = edges.polished(view, spot.quad)
         off = np.linalg.norm(quad - view.rigid(spot.quad), axis=1).max()
-        if off < EVEN * 2 * side:
+        if off < EVEN * 2 * side and fit > POOR:
             quads.append(quad)
             fits.append(fit)
         else:
             rest.append(spot)
     usual = float(np.median(fits)) if fits else 1.0
+    certain = len(quads)
     left = []
+    failed = 0
     for spot in rest:
         if spot.area < CRUMB * side**2:
             break  # they come in order of their size
@@ -238,17 +243,23 @@ def _settled(
         if mask.sum() < max(CRUMB * side**2, 0.3 * spot.area):
             continue  # a shadow, or another part of a piece that was found
         more = 0
+        if max(mask.shape) > LARGEST * side or failed > FAILURES + certain // 2:
+            left.append((spot.box, _reason(spot, size, side**2)))
+            continue
         while mask.sum() > 0.3 * side**2 or not more and mask.any():
             quad, fit = edges.search(view, mask, (spot.box[0].start, spot.box[1].start))
             beyond = _outside(spot, [quad], mask)
             inside = (mask.sum() - beyond.sum()) / min(mask.sum(), _area(quad))
-            if fit < WEAK * usual or inside < WITHIN or _overlaps(quad, quads):
+            if fit < max(WEAK * usual, POOR) or inside < WITHIN or _overlaps(quad, quads):
                 break
             quads.append(quad)
             mask = beyond
             more += 1
         if not more or mask.sum() > 0.5 * side**2:
             left.append((spot.box, _reason(spot, size, side**2)))
+            failed += 1
+    if len(quads) > 2 * certain:  # most were guessed: a picture, not a table
+        quads = quads[:certain]
     return np.array(quads).reshape(-1, 4, 2), left
 
 

@@ -6,6 +6,7 @@ Those that do are in fusion.py.
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from puzlm.solving.search.watch import Watch
 LARGE = 1000  # pieces or cells: from here on groups of pieces that grow are quicker and as good
 LEAST = 3  # pixels of a piece's side
 DENSE = 5000  # up to here learned sides can be compared all with all, where borders are worn
+
+TOUCHING_TURNED = 0.6  # mean confidence of pixels above which turned pieces touch and pixels know
+MOST_TURNED = 150  # pieces; four times as many are compared
 
 
 def by_reading(puzzle: Puzzle, evidence: Evidence, decoding: str) -> Solution:
@@ -52,9 +56,12 @@ def by_looking(
 
 
 def by_pixels(
-    puzzle: Puzzle, given: Given, rotations: bool, watch: Watch | None = None
+    puzzle: Puzzle, given: Given, rotations: bool, watch: Watch | None = None, edges: Any = None
 ) -> Solution:
-    """Match pixels along the borders, no model; with `rotations` pieces may be turned."""
+    """Match pixels along the borders; with `rotations` pieces may be turned.
+
+    Turned pieces whose borders are worn leave pixels in doubt: then learned `edges` are asked, too.
+    """
     from puzlm.solving import classic
 
     rotations = rotations or bool(puzzle.settings.get("rotations"))
@@ -62,12 +69,19 @@ def by_pixels(
         return joined
     start = time.perf_counter()
     found = classic.solve(puzzle.pieces, puzzle.grid, given=given, rotations=rotations)
+    used = Used("classic")
+    few = rotations and 1 < len(found.confidence) <= MOST_TURNED
+    if few and edges is not None and float(found.confidence.mean()) < TOUCHING_TURNED:
+        found = classic.solve(
+            puzzle.pieces, puzzle.grid, given=given, rotations=True, beside=edges.scores
+        )
+        used = Used("classic", ("pixels", "edges"))
     sure = np.clip(found.confidence, 0, 1)
     order = tuple(np.argsort(-sure, kind="stable").tolist())
     turns = tuple(found.turns.tolist()) if rotations else ()
     spent = time.perf_counter() - start
     at = found.positions
-    return Solution(at, sure, puzzle.grid, Used("classic"), spent, puzzle.pieces, (), order, turns)
+    return Solution(at, sure, puzzle.grid, used, spent, puzzle.pieces, (), order, turns)
 
 
 def is_large(puzzle: Puzzle) -> bool:

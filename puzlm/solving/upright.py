@@ -26,13 +26,23 @@ TEMPERATURE = 8.7
 
 def eyes(solver: Any) -> Any:
     """The ViT of a solver that may say which way up; None without one, or nothing to run it."""
-    if solver.solver != "auto" or not solver.rotations:
+    if solver.solver != "auto":
         return None
     try:
         seen = solver.vision
     except ImportError:  # classic joins pieces without torch and onnxruntime
         return None
     return seen if seen is not None and NINTHS in seen.settings.grids else None
+
+
+def learned_edges(solver: Any) -> Any:
+    """The encoder of sides that may help to join turned pieces; None without one."""
+    if solver.solver != "auto":
+        return None
+    try:
+        return solver.edges
+    except ImportError:
+        return None
 
 
 def settled(found: Solution, given: Collection[int], vision: Any) -> Solution:
