@@ -48,7 +48,7 @@ test-newest:  ## the same with the newest versions, for example: make test-newes
 
 fuzz: .venv/dev  ## five minutes of coverage-guided fuzzing for each of seven doors
 	$(PIP) atheris
-	$(BIN)/python -m tools.fuzz --seconds 300 -o results/fuzz.json
+	$(BIN)/python -m tools.fuzz --seconds 300 -o docs/runs/fuzz.json
 
 lock:  ## requirements-dev.lock: every package of the development environment with its hashes
 	$(PIP) uv

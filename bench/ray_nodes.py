@@ -1,6 +1,6 @@
 """Two Ray nodes on this machine: are results equal, also when a node dies, and what do they cost?
 
-    python -m bench.ray_nodes -o results/ray-nodes.json
+    python -m bench.ray_nodes -o docs/runs/ray-nodes.json
 
 Each node has a temporary folder and resources of its own. Speed is told by two runs of different
 length: what the longer one takes more is work, the rest is overhead. Beside the seconds of the
@@ -125,7 +125,7 @@ def main() -> None:
         top, left = 7 * number % 130, 11 * number % 340
         write_image(folder / "i" / f"{number:03d}.png", photo[top : top + 288, left : left + 288])
     tokenize = ["tokenize", "i", "--tokenizer", "puzlm-3x3", "--erode", 0.1]
-    evaluate = ["evaluate", "--images", "i", "--erode", 0.1, "--seed", 1]
+    evaluate = ["evaluate", "--images", "i", "--solver", "vision-pairs", "--seed", 1]
     record: dict[str, Any] = {"commit": current_commit(), "puzzles": [SHORT, LONG], "runs": {}}
     for name, cpus in (("one process", []), ("1 node", [2]), ("2 nodes", [1, 1])):
         with ExitStack() as stack:

@@ -1,7 +1,7 @@
 """Fuzzing: bytes of strangers go into every door, and only a PuzlmError may come out.
 
     python -m tools.fuzz TARGET --seconds 60        one target
-    python -m tools.fuzz --seconds 300 -o results/fuzz.json
+    python -m tools.fuzz --seconds 300 -o docs/runs/fuzz.json
 
 Guided by coverage, with atheris (pip install atheris). What it begins with lies in tests/fuzz;
 tests/test_fuzz.py runs the same targets on that corpus, and on changes of it.

@@ -23,6 +23,7 @@ from PIL import Image
 
 from puzlm import metrics
 from puzlm.errors import PuzlmError, PuzzleError
+from puzlm.files import read_json
 from puzlm.harness.protocols import Protocol
 from puzlm.puzzle import Puzzle
 
@@ -126,10 +127,8 @@ def _write(
 
 def score(answers: str | Path, folder: str | Path) -> dict[str, metrics.Interval]:
     """Score an answers file against a benchmark's folder."""
+    said = read_json(answers)
     try:
-        said = json.loads(Path(answers).read_text(encoding="utf-8"))
-        if not isinstance(said, dict):
-            raise ValueError(f"{answers}: holds no answers by puzzle number")
         return metrics.score(said, metrics.read_benchmark(Path(folder)))
     except OSError as error:
         raise PuzlmError(f"{error.filename}: cannot be read ({error.strerror})") from error

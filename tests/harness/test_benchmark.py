@@ -79,7 +79,7 @@ def test_a_changed_piece_is_found(taken):
         ({"0": [0] * 9, "1": [*range(9)]}, "puzzle 0: 9 different cells"),
         ({"0": [*range(1, 10)], "1": [*range(9)]}, "puzzle 0: cells run from 0 to 8"),
         ({"0": "no", "1": None}, "puzzle 0: 9 different cells"),
-        ([], "holds no answers"),
+        ([], "no names and values"),
     ],
 )
 def test_answers_that_are_no_arrangement_are_refused(taken, answers, message):
