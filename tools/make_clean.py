@@ -159,7 +159,8 @@ def among(result: dict, *others: dict) -> str:
     keys = set.intersection(*({r["index"] for r in other["outcomes"]} for other in others))
     mine = [r for r in result["outcomes"] if r["index"] in keys]
     mean = [100 * sum(r[m] for r in mine) / len(mine) for m in ("absolute", "perfect")]
-    return f"{mean[0]:.1f} / {mean[1]:.1f}"
+    fewer = f" ({len(mine)} puzzles)" if len(mine) < len(keys) else ""
+    return f"{mean[0]:.1f} / {mean[1]:.1f}{fewer}"
 
 
 def page(text: str) -> str:
