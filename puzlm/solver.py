@@ -358,12 +358,13 @@ class Solver:
 
     def _repaired(self, puzzle: Puzzle, evidence: Evidence) -> Puzzle:
         """The puzzle as it was before scanning and compression, where that can be undone."""
-        from puzlm.solving.classic import fitting
+        from puzlm.solving import classic
 
         start = time.perf_counter()
-        found, evidence.repairs = repair(puzzle, fitting)
+        repaired = repair(puzzle, classic)
+        evidence.repairs, evidence.wear = repaired.done, repaired.wear
         evidence.seconds = time.perf_counter() - start
-        return found
+        return repaired.puzzle
 
     def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:
         """The same answer, its confidences such as were right so often; not of a foreign model."""
