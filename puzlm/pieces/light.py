@@ -87,7 +87,8 @@ def _lights(levels: Floats, costs: tuple[NDArray[Any], NDArray[Any]], prior: Flo
     i, j = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
     sure, spread, mm, m1, mr, r1, rr, count = np.concatenate([part[2] for part in parts], axis=1)
     weight = sure / spread
-    found, left = np.zeros((n, 2)), rr
+    found: Floats = np.zeros((n, 2))
+    left = rr
     for _ in range(WEIGHED):
         equations = np.diag(np.tile(1 / prior**2, n))
         values = np.zeros(2 * n)
@@ -97,13 +98,14 @@ def _lights(levels: Floats, costs: tuple[NDArray[Any], NDArray[Any]], prior: Flo
         for a, what in ((0, mr), (1, r1)):
             np.add.at(values, 2 * j + a, weight * what)
             np.add.at(values, 2 * i + a, -weight * what)
-        found = np.linalg.solve(equations, values).reshape(n, 2)
+        found = np.asarray(np.linalg.solve(equations, values), np.float64).reshape(n, 2)
         g, o = (found[j] - found[i]).T
         left = rr - 2 * (g * mr + o * r1) + g * g * mm + 2 * g * o * m1 + o * o * count
         weight = sure / spread / (1 + (ALIKE * left / (count * spread) / STRANGE) ** 2)
     share = sure / spread
     explained = 1 - (share * left).sum() / max((share * rr).sum(), 1e-9)
-    return _Lights(*found.T, explained, ALIKE * np.average(left / (count * spread), weights=sure))
+    unlike = ALIKE * (share * left / count).sum() / max(sure.sum(), 1e-9)
+    return _Lights(found[:, 0], found[:, 1], float(explained), float(unlike))
 
 
 def _pairs(
