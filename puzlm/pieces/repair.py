@@ -25,7 +25,7 @@ Bools = NDArray[np.bool_]
 # How many more sides must choose each other for each line that is trimmed, and for all of them, if
 # the lines could be a picture's own. On clean pictures it was at most 4 for 14 lines, and 2 for 3.
 GAIN, LEAST = 1 / 3, 3
-BLOCKS = 0.1  # log-ratio of the jumps at a codec's blocks to those beside; clean pieces reach 0.08
+BLOCKS = 0.15  # log-ratio of jumps at a codec's blocks to those beside; stored without loss: 0.08
 COMPARED = 600  # pieces: of more, comparing all pairs again and again would take too long
 NOISY = 6.0  # deviation, grey levels; clean pictures reach 4.7
 UNEQUAL = 0.2  # of their side: pieces that differ by more are no pieces of one puzzle
@@ -90,13 +90,15 @@ def repair(puzzle: Puzzle, borders: Borders) -> Repaired:
     stored = noise.blocks(pieces) > BLOCKS
     even = light.evened(pieces, borders.lit, np.inf if stored else light.LEFT) if few else pieces
     if even is not pieces:
-        lit = LIT_AND_STORED if stored else LIT
-        lit = replace(lit, noise=max(lit.noise, wear.noise))
-        if borders.fitting(even, lit) >= borders.fitting(pieces, wear):
-            pieces, wear = even, lit
-            done.append("evened light")
+        before = borders.fitting(pieces, wear)
+        for lit in (LIT_AND_STORED,) if stored else (LIT, LIT_AND_STORED):
+            lit = replace(lit, noise=max(lit.noise, wear.noise))
+            if borders.fitting(even, lit) >= before:
+                pieces, wear = even, lit
+                done.append("evened light")
+                break
     lines = lines_of_ground(pieces) if few and not done else np.zeros((0, 4), np.int64)
-    if lines.any():
+    if np.count_nonzero(lines) >= SIDES:
         bare = without_lines(pieces, lines)
         gain = borders.fitting(bare) - borders.fitting(pieces)
         # A picture's own frame never lies on two opposite sides of a piece.
