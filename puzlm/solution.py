@@ -135,6 +135,11 @@ class Solution:
             return self.pieces
         return np.stack([np.rot90(p, t) for p, t in zip(self.pieces, self.turns, strict=True)])
 
+    @property
+    def expected_wrong(self) -> float:
+        """How many of the placed pieces are wrong, as far as the confidences tell."""
+        return float((1 - self.confidences[self.positions >= 0]).sum())
+
     def as_dict(self) -> dict[str, Any]:
         """What `puzlm solve --json` prints."""
         return {
@@ -144,6 +149,7 @@ class Solution:
             "solver": self.solver,
             "seconds": round(self.seconds, 4),
             "unplaced": np.flatnonzero(self.positions < 0).tolist(),
+            "expected_wrong": round(self.expected_wrong, 2),
             **({"strangers": list(self.strangers)} if self.strangers else {}),
             **(
                 {"turns": list(self.turns), "upright": round(self.upright, 4)} if self.turns else {}

@@ -48,7 +48,7 @@ from puzlm.solution import (
     checked,
     grid_name,
 )
-from puzlm.solving import calibration, grids, upright, windows
+from puzlm.solving import calibration, grids, piles, upright, windows
 from puzlm.solving.cross_cut import by_strokes, is_page
 from puzlm.solving.evidence import AGAIN, Evidence, Read, Seen, by_piece, gather, in_doubt
 from puzlm.solving.fusion import fused, sure_by_sides
@@ -266,6 +266,24 @@ class Solver:
             found = self._without_strangers(puzzles, fixed, found)
         return [replace(f, tried=tuple(w)) for f, w in zip(found, ways, strict=True)]
 
+    def solve_pile(
+        self, x: Puzzle | Sequence[Pixels | Image.Image] | str | Path, number: int | None = None
+    ) -> list[tuple[Positions, Solution]]:
+        """Solve all puzzles of a pile: the numbers of the pieces of each, and its solution.
+
+        `number`: how many puzzles there are; None finds out.
+        """
+        pile = as_puzzle(x)
+        turned = self.rotations or bool(pile.settings.get("rotations"))
+        heaps = piles.split(pile.pieces, self.edges, turned, number)
+        puzzles = []
+        for heap in heaps:
+            own = pile.pieces[heap.pieces]
+            free = len(own) <= piles.OPEN and not turned
+            settings = {"open": True} if free else {"rotations": True} if turned else {}
+            puzzles.append(Puzzle(own, heap.grid, settings=settings))
+        return [(h.pieces, s) for h, s in zip(heaps, self.solve_many(puzzles), strict=True)]
+
     def _grids_tried(self, puzzle: Puzzle, given: Given) -> list[tuple[Grid, float]]:
         """Grids tried for a puzzle whose grid nobody named, best first; else none."""
         if not puzzle.settings.get("open") or self.solver == "random":
@@ -358,12 +376,13 @@ class Solver:
 
     def _repaired(self, puzzle: Puzzle, evidence: Evidence) -> Puzzle:
         """The puzzle as it was before scanning and compression, where that can be undone."""
-        from puzlm.solving.classic import fitting
+        from puzlm.solving import classic
 
         start = time.perf_counter()
-        found, evidence.repairs = repair(puzzle, fitting)
+        repaired = repair(puzzle, classic)
+        evidence.repairs, evidence.wear = repaired.done, repaired.wear
         evidence.seconds = time.perf_counter() - start
-        return found
+        return repaired.puzzle
 
     def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:
         """The same answer, its confidences such as were right so often; not of a foreign model."""

@@ -106,6 +106,13 @@ def solve(
         bool,
         typer.Option(help="Pieces may be missing or too many: no longer needed.", hidden=True),
     ] = False,
+    strict: Annotated[
+        bool, typer.Option(help="Exit with 1 if an answer is probably not all right.")
+    ] = False,
+    several: Annotated[
+        str | None,
+        typer.Option("--puzzles", help="Several puzzles in one pile: how many, or auto."),
+    ] = None,
     rotations: Annotated[
         bool, typer.Option(help="Pieces may be turned by quarter turns; a model says which way up.")
     ] = False,
@@ -126,7 +133,7 @@ def solve(
     as_json: Json = False,
 ) -> None:
     """Put the pieces together and write the picture."""
-    from puzlm.cli import documents
+    from puzlm.cli import documents, piles
     from puzlm.cli import solve as solving
     from puzlm.pieces import photos
     from puzlm.solver import Solver
@@ -155,6 +162,18 @@ def solve(
             model, solver=chosen, decoding=decode or "valid", rotations=rotations
         )
 
+    if several is not None:
+        if isinstance(path, list) or fixed or gif or grid:
+            raise SettingsError("--puzzles: takes one pile, and no --given, --gif or --grid")
+        pile = photos.as_puzzle(table, None) if table else solving.load(path, None, chosen)
+        folder = output or Path("solved")
+        solved = piles.solve_pile(engine(), path, pile, several, folder)
+        records = [one.as_dict() for one in solved]
+        answer(records, as_json)
+        if not as_json:
+            solving.show_many(records, folder)
+            print(piles.told(solved, records))
+        raise typer.Exit(int(strict and any(map(solving.doubtful, records))))
     if isinstance(path, list):
         if fixed:
             raise SettingsError("--given: fixes pieces of one puzzle, not of many")
@@ -169,7 +188,9 @@ def solve(
         answer(found, as_json)
         if not as_json:
             solving.show_many(found, folder)
-        raise typer.Exit(2 if any("error" in record for record in found) else 0)
+        if any("error" in record for record in found):
+            raise typer.Exit(2)
+        raise typer.Exit(int(strict and any(map(solving.doubtful, found))))
     loaded = photos.as_puzzle(table, grid) if table else solving.load(path, grid, chosen)
     output = output or Path("solved.png")
     loaded.settings["kind"] = kind
@@ -190,6 +211,7 @@ def solve(
         solving.show(solution, loaded, output)
         if table is not None:
             print(f"which piece goes where: {photos.guide_path(output)}")
+    raise typer.Exit(int(strict and solving.doubtful(solution.as_dict())))
 
 
 def export(

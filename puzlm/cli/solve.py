@@ -314,6 +314,11 @@ def record(found: Solution, puzzle: Puzzle, picture: Path) -> dict[str, Any]:
     return {**found.as_dict(), **names, "image": str(picture), **score(found, puzzle), **notes}
 
 
+def doubtful(told: Mapping[str, Any]) -> bool:
+    """Whether an answer, as JSON, is more likely than not to have a wrong piece."""
+    return float(told["expected_wrong"]) >= 0.5
+
+
 def score(found: Solution, puzzle: Puzzle) -> dict[str, Any]:
     """Accuracy of an answer whose truth is known; equal pieces may be exchanged."""
     if puzzle.truth is None:
@@ -375,6 +380,14 @@ def remarks(found: Solution, puzzle: Puzzle) -> list[str]:
         said.append(f"left out, of another picture as it seems: {names}")
     if puzzle.settings.get("found"):
         said.append(f"grid {rows}x{columns}, found from the seams; --grid sets another")
+    placed = np.flatnonzero(found.positions >= 0)
+    if round(found.expected_wrong):
+        least = placed[np.argsort(found.confidences[placed], kind="stable")][:LEAST_SURE]
+        named = ", ".join(puzzle.names[i] if puzzle.names else str(i) for i in least)
+        said.append(
+            f"about {round(found.expected_wrong)} of {len(placed)} pieces are probably wrong; "
+            f"least sure: {named}"
+        )
     if puzzle.sheet is not None:
         height, width = puzzle.pieces.shape[1:3]
         said.append(

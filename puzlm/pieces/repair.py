@@ -6,25 +6,28 @@ gives them back as they were where it finds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from puzlm.images import Pixels
-from puzlm.pieces import colour_bleed
+from puzlm.pieces import colour_bleed, light, noise
 from puzlm.puzzle import Puzzle
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-Fitting = Callable[[Pixels], int]  # how many sides of the pieces choose each other
 
 # How many more sides must choose each other for each line that is trimmed, and for all of them, if
 # the lines could be a picture's own. On clean pictures it was at most 4 for 14 lines, and 2 for 3.
 GAIN, LEAST = 1 / 3, 3
+BLOCKS = 0.15  # log-ratio of jumps at a codec's blocks to those beside; stored without loss: 0.08
+COMPARED = 600  # pieces: of more, comparing all pairs again and again would take too long
+NOISY = 6.0  # deviation, grey levels; clean pictures reach 4.7
 UNEQUAL = 0.2  # of their side: pieces that differ by more are no pieces of one puzzle
 
 # A line of the scanner's ground along a side, grey levels: it is of one colour, and the piece
@@ -37,27 +40,78 @@ SIDES = 3  # so many sides must show the same colour
 MIXED = 0.15  # share of the ground's colour above which a line is cut off
 
 
-def repair(puzzle: Puzzle, fitting: Fitting) -> tuple[Puzzle, tuple[str, ...]]:
-    """The puzzle with its pieces repaired, and what was done; the same one if nothing was.
+@dataclass(frozen=True)
+class Wear:
+    """What repair leaves, and whoever compares borders must bear: deviations, grey levels."""
 
-    Whatever can be undone is tried where the pieces show signs of it, and kept if borders then fit
-    better: more of them choose each other.
+    noise: float = 0.0
+    gain: float = 0.0  # a share of the level
+    offset: float = 0.0
+
+
+SOUND = Wear()
+# What is left after evening lights out, of sound pieces, and of pieces compressed one by one.
+LIT = Wear(0.0, 0.08, 8.0)
+LIT_AND_STORED = Wear(6.0, 0.04, 4.0)
+
+
+class Borders(Protocol):
+    """Who compares borders; repair asks whether what it tries makes them fit better."""
+
+    def fitting(self, pieces: Pixels, wear: Wear = ...) -> int:
+        """How many pairs of sides choose each other."""
+
+    def lit(self, pieces: NDArray[Any], gain: float, offset: float) -> tuple[Any, Any]:
+        """Costs of all pairs under lights of such deviations."""
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """A puzzle with its pieces repaired, what was done in words, and what is left to bear."""
+
+    puzzle: Puzzle
+    done: tuple[str, ...] = ()
+    wear: Wear = SOUND
+
+
+def repair(puzzle: Puzzle, borders: Borders) -> Repaired:
+    """Undo what can be undone; the same puzzle if nothing was done to it.
+
+    Each repair is tried where the pieces show signs of its damage, and kept if borders do not fit
+    worse for it: as many of them choose each other, or more.
     """
+    pieces, wear = puzzle.pieces, SOUND
     done = []
-    lines = lines_of_ground(puzzle.pieces)
-    if lines.any():
-        bare = without_lines(puzzle.pieces, lines)
-        gain = fitting(bare) - fitting(puzzle.pieces)
+    few = 1 < len(pieces) <= COMPARED
+    if (level := noise.noise_level(pieces)) > NOISY:
+        pieces = noise.smoothed(pieces, level)
+        wear = replace(wear, noise=level)
+        done.append("smoothed noise")
+    stored = noise.blocks(pieces) > BLOCKS
+    even = light.evened(pieces, borders.lit, np.inf if stored else light.LEFT) if few else pieces
+    if even is not pieces:
+        before = borders.fitting(pieces, wear)
+        for lit in (LIT_AND_STORED,) if stored else (LIT, LIT_AND_STORED):
+            lit = replace(lit, noise=max(lit.noise, wear.noise))
+            if borders.fitting(even, lit) >= before:
+                pieces, wear = even, lit
+                done.append("evened light")
+                break
+    lines = lines_of_ground(pieces) if few and not done else np.zeros((0, 4), np.int64)
+    if np.count_nonzero(lines) >= SIDES:
+        bare = without_lines(pieces, lines)
+        gain = borders.fitting(bare) - borders.fitting(pieces)
         # A picture's own frame never lies on two opposite sides of a piece.
         opposite = (lines[:, :2].astype(bool) & lines[:, 2:].astype(bool)).any()
         if gain >= (0 if opposite else max(GAIN * np.count_nonzero(lines), LEAST)):
-            puzzle = replace(puzzle, pieces=bare)
+            pieces = bare
             done.append("trimmed lines")
+    if done:
+        puzzle = replace(puzzle, pieces=pieces)
     mended = colour_bleed.mended(puzzle)
     if mended is not puzzle:
-        puzzle = mended
         done.append("mended colours")
-    return puzzle, tuple(done)
+    return Repaired(mended, tuple(done), wear)
 
 
 def equal_sizes(pieces: Sequence[Pixels]) -> Pixels | None:

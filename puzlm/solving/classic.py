@@ -20,11 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.errors import PuzzleError
+from puzlm.pieces.repair import SOUND, Wear
 from puzlm.solving.search.assembly import assemble, assemble_turned
 from puzlm.solving.search.board import best_buddies
 
@@ -48,6 +50,7 @@ SPHERE = 2.0  # parts of a sphere for one part of the covariance, where colours 
 # Of pixels beside learned sides, where pieces are turned and worn (gap 0.05): 11 of 12 validation
 # puzzles of 3x3 right, by pixels alone 9.
 PIXELS_BESIDE = 0.25
+UNLIT = 6.0  # noise that is borne while lights are estimated, grey levels
 CHUNK = 1 << 22  # matrix entries worked on at a time, 32 MB in float64
 
 
@@ -128,17 +131,31 @@ def scores(cost: Costs) -> Costs:
     return result
 
 
-def evidence(pieces: Pieces, bled: float | None = None) -> Pair:
+def evidence(pieces: Pieces, bled: float | None = None, wear: Wear = SOUND) -> Pair:
     """Score all pairs by their pixels, (right, below) (n, n): what the search adds up."""
-    right, below = seams(pieces, bled)
+    right, below = seams(pieces, bled) if wear == SOUND else worn(pieces, wear)
     return scores(right), scores(below)
 
 
-def fitting(pieces: Pieces) -> int:
+def worn(pieces: NDArray[Any], wear: Wear) -> Pair:
+    """Compute MGC that bears noise, and lights that differ, in pieces of any number type."""
+    turned = pieces.astype(np.float64), pieces.transpose(0, 2, 1, 3).astype(np.float64)
+    costs = _mgc(turned[0], wear=wear), _mgc(turned[1], wear=wear)
+    for cost in costs:
+        np.fill_diagonal(cost, np.inf)
+    return costs
+
+
+def lit(pieces: NDArray[Any], gain: float, offset: float) -> Pair:
+    """Compute costs under lights of such deviations, before they are known."""
+    return worn(pieces, Wear(UNLIT, gain, offset))
+
+
+def fitting(pieces: Pieces, wear: Wear = SOUND) -> int:
     """Count the pairs of sides that are each other's best partner."""
     if len(pieces) < 2:
         return 0
-    return round(best_buddies(*evidence(pieces)) * 2 * len(pieces))
+    return round(best_buddies(*evidence(pieces, None, wear)) * 2 * len(pieces))
 
 
 def seams(pieces: Pieces, bled: float | None = None) -> Pair:
@@ -233,10 +250,10 @@ def _both_ways(pieces: Pieces, measure: Callable[[NDArray[np.int16]], Costs]) ->
     return costs
 
 
-def _mgc(pixels: NDArray[np.int16], sphere: float = 0.0) -> Costs:
+def _mgc(pixels: NDArray[Any], sphere: float = 0.0, wear: Wear = SOUND) -> Costs:
     first, second, before_last, last = (pixels[:, :, k].astype(np.float64) for k in (0, 1, -2, -1))
-    cost = _mahalanobis(last, before_last, first, sphere)
-    cost += _mahalanobis(first, second, last, sphere).T
+    cost = _mahalanobis(last, before_last, first, sphere, wear)
+    cost += _mahalanobis(first, second, last, sphere, wear).T
     return cost
 
 
@@ -245,14 +262,15 @@ def _mahalanobis(
     inner: NDArray[np.float64],
     other: NDArray[np.float64],
     sphere: float,
+    wear: Wear,
 ) -> Costs:
     """Measure the gradient from each edge to each other edge against the gradient inside.
 
     All (n, length, 3). Entry (i, j) is the sum over p of d S d' with d = other_j(p) - edge_i(p) -
     mean gradient of i, S the inverse covariance of the gradients of i. `sphere` parts of a sphere
     of the same trace are added to the covariance, and the mean gradient is trusted that much less.
-    Expanding the square makes it one matrix product; in float64, because its terms are far larger
-    than their sum.
+    So is the variance of the noise. Expanding the square makes it one matrix product; in float64,
+    because its terms are far larger than their sum.
     """
     n, length, _ = edge.shape
     gradient = edge - inner
@@ -260,8 +278,9 @@ def _mahalanobis(
     sample = sample - sample.mean(axis=1, keepdims=True)
     covariance = sample.transpose(0, 2, 1) @ sample / (sample.shape[1] - 1)
     energy = np.trace(covariance, axis1=1, axis2=2)[:, None, None] / 3
-    precision = np.linalg.inv(covariance + sphere * energy * np.eye(3))
-    expected = edge + gradient.mean(axis=1, keepdims=True) / (1 + sphere)
+    added = sphere * energy + wear.noise**2
+    precision = np.linalg.inv(covariance + added * np.eye(3))
+    expected = edge + gradient.mean(axis=1, keepdims=True) / (1 + added / energy)
     weighted = expected @ precision
     constant = (weighted * expected).sum(axis=(1, 2))
     second_moment = other.transpose(0, 2, 1) @ other
@@ -270,7 +289,34 @@ def _mahalanobis(
     cost = np.empty((n, n), np.float32)
     for rows in _chunks(n, n):
         cost[rows] = np.maximum(weights[rows] @ features.T + constant[rows, None], 0)
+    if wear.offset:
+        cost -= _by_light(edge, expected, other, precision, wear)
+        np.maximum(cost, 0, out=cost)
     return cost
+
+
+def _by_light(
+    edge: NDArray[np.float64],
+    expected: NDArray[np.float64],
+    other: NDArray[np.float64],
+    precision: NDArray[np.float64],
+    wear: Wear,
+) -> Costs:
+    """How much of each cost the likeliest difference in gain and offset explains: (n, n)."""
+    n, length, _ = edge.shape
+    level = edge - 128  # what a gain multiplies; an offset adds one everywhere
+    by_gain = level @ precision
+    by_offset = precision.sum(axis=2)
+    gain = by_gain.reshape(n, -1) @ other.reshape(n, -1).T
+    gain -= (by_gain * expected).sum(axis=(1, 2))[:, None]
+    offset = by_offset @ other.sum(axis=1).T
+    offset -= (by_offset * expected.sum(axis=1)).sum(axis=1)[:, None]
+    gains = ((by_gain * level).sum(axis=(1, 2)) + wear.gain**-2)[:, None]
+    offsets = (by_offset.sum(axis=1) * length + wear.offset**-2)[:, None]
+    both = (by_offset * level.sum(axis=1)).sum(axis=1)[:, None]
+    explained = offset**2 * gains - 2 * offset * gain * both + gain**2 * offsets
+    result: Costs = (explained / (gains * offsets - both**2)).astype(np.float32)
+    return result
 
 
 def _ssd(pixels: NDArray[np.int16]) -> Costs:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from puzlm.errors import ModelError
 from puzlm.models.decoding import Decoded
+from puzlm.pieces.repair import SOUND, Wear
 from puzlm.puzzle import Grid, Positions, Puzzle
 from puzlm.solution import Floats, Solution
 
@@ -54,6 +55,8 @@ TOUCHING, SEAMS = 0.8, 4.0
 # In plain pictures that touch fewer sides are best buddies, but still more by their pixels than by
 # learned sides, which know worn borders better; then both count alike: docs/runs/touching-val.json.
 AHEAD, ALIKE = 0.02, 1.0
+# Of pixels that must bear noise or lights that differ: sure where they fit, and never quite true.
+BORNE = 3.0
 WORN = 0.5  # pixels beside learned sides in large worn puzzles: docs/runs/weights-10x10-val.txt
 # Sides alone leave no doubt if the best arrangement agrees with them, and beats the second, by so
 # much: docs/runs/clear-val.json.
@@ -113,7 +116,8 @@ class Read:
 class Evidence:
     """What the models said of one puzzle, and the seconds it took them."""
 
-    repairs: tuple[str, ...] = ()  # what was done to the pieces before, in words
+    repairs: tuple[str, ...] = ()  # what was done to the pieces before, in words ...
+    wear: Wear = SOUND  # ... and what pixels must bear
     seq2seq: Any = None  # Read
     vision: Seen | None = None
     sides: Pairs = field(default_factory=dict)  # what pixels and learned sides said, if asked
@@ -227,11 +231,14 @@ def region_share(positions: Positions, right: Floats, below: Floats, grid: Grid)
     return np.where(positions >= 0, size, 0.0)
 
 
-def large_board(puzzle: Puzzle, pairs: Pairs, bled: bool) -> tuple[dict[str, float], bool] | None:
+def large_board(
+    puzzle: Puzzle, pairs: Pairs, bled: bool, wear: Wear = SOUND
+) -> tuple[dict[str, float], bool] | None:
     """Weights that differ in a large whole puzzle, and whether it may come out rolled; else None.
 
     No model knows the cells of such a puzzle. Whether its borders touch is told without an
     arrangement, which is the dear part here: by the share of best buddies. `bled`: its colours had.
+    What borders must bear makes them agree less even where they touch.
     """
     from puzlm.solving.search import assembly
     from puzlm.solving.search.board import best_buddies
@@ -242,6 +249,8 @@ def large_board(puzzle: Puzzle, pairs: Pairs, bled: bool) -> tuple[dict[str, flo
     pixels = best_buddies(*pairs["pixels"])
     if bled:
         return dict(LARGE_MENDED), pixels < TOUCHING
+    if wear != SOUND:
+        return {"pixels": BORNE}, True
     if pixels >= TOUCHING:
         return {"pixels": SEAMS}, False
     ahead = pixels - best_buddies(*pairs["edges"]) >= AHEAD

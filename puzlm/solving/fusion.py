@@ -119,7 +119,9 @@ def fused(solver: Models, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         w |= BESIDE
     elif whole:
         w |= border_weights(pairs, puzzle.grid, evidence.bled, evidence.vision is not None, kinds)
-    elif not read and (large := large_board(puzzle, pairs, evidence.bled)) is not None:
+    elif (
+        not read and (large := large_board(puzzle, pairs, evidence.bled, evidence.wear)) is not None
+    ):
         other, rolls = large
         w, touching, worn = w | other, not rolls, rolls
         frame = solver.frame if rolls and not given else None
@@ -224,7 +226,9 @@ def _sides_of(
     if "edges" in use and solver.edges is not None and "edges" not in found:
         found["edges"] = _alone(*solver.edges.scores(puzzle.pieces))
     if "pixels" in use and "pixels" not in found:
-        found["pixels"] = _alone(*classic.evidence(puzzle.pieces, 1.0 if evidence.bled else None))
+        found["pixels"] = _alone(
+            *classic.evidence(puzzle.pieces, 1.0 if evidence.bled else None, evidence.wear)
+        )
     # Beside stronger evidence that is sound the symbolic sides add nothing (docs/log.md).
     weak = "pixels" not in use or not read and "edges" not in found
     if "sides" in use and (weak or evidence.bled):

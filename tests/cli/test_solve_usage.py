@@ -213,3 +213,12 @@ def test_a_large_puzzle_ends_when_time_is_up(photo):
     assert len(placed) < 800 and len(set(placed.tolist())) == len(placed)
     whole = engine.solve(puzzle)
     assert not whole.used.early and (whole.positions >= 0).all()
+
+
+def test_strict_tells_a_doubtful_answer_by_its_exit_code(run, pieces):
+    """By chance nothing lies right, and the answer says so."""
+    chance = ["solve", "p", "--grid", "3", "--solver", "random", "-o", "s.png"]
+    code, out, _ = run(*chance, "--strict")
+    assert code == 1 and "about 8 of 9 pieces are probably wrong; least sure: " in out
+    code, out, _ = run(*chance, "--json")
+    assert code == 0 and json.loads(out)["expected_wrong"] == 8

@@ -6,8 +6,9 @@ import pytest
 from puzlm import Solver
 from puzlm.images import Pixels, read_image
 from puzlm.metrics import absolute
-from puzlm.puzzle import Puzzle
+from puzlm.puzzle import Puzzle, assemble
 from puzlm.solving.grids import candidates, tried
+from puzlm.solving.piles import split
 from puzlm.solving.strangers import strange
 from tests.conftest import SAMPLES
 
@@ -76,6 +77,49 @@ def test_no_own_piece_is_left_out(auto, photo, flower):
         for gap in (0.0, 0.2)
     ]
     assert all(not found.strangers for found in auto.solve_many(puzzles))
+
+
+def piled(puzzles: list[Puzzle], seed: int = 0) -> tuple[Pixels, np.ndarray]:
+    """The pieces of several puzzles in one pile, and the puzzle of each."""
+    order = np.random.default_rng(seed).permutation(sum(len(p.pieces) for p in puzzles))
+    own = np.repeat(np.arange(len(puzzles)), [len(p.pieces) for p in puzzles])
+    return np.concatenate([p.pieces for p in puzzles])[order], own[order]
+
+
+@pytest.fixture(scope="module")
+def two(photo, flower) -> list[Puzzle]:
+    """Two puzzles of 12 and 20 pieces of 100 px."""
+    return [
+        Puzzle.from_image(photo[:300, 100:500], "3x4", seed=1),
+        Puzzle.from_image(flower[:400, :500], "4x5", seed=1),
+    ]
+
+
+def test_two_puzzles_in_one_pile_are_parted_and_solved(auto, two):
+    pieces, own = piled(two)
+    found = auto.solve_pile(list(pieces))
+    assert [solution.grid for _, solution in found] == [(4, 5), (3, 4)]
+    for (numbers, solution), number in zip(found, (1, 0), strict=True):
+        assert sorted(numbers) == np.flatnonzero(own == number).tolist()
+        height, width = two[number].pieces.shape[1:3]
+        assert solution.array.shape[:2] == (solution.grid[0] * height, solution.grid[1] * width)
+        whole = two[number]
+        assert np.array_equal(solution.array, assemble(whole.pieces, whole.truth, whole.grid))
+
+
+def test_turned_pieces_of_two_puzzles_are_parted(two):
+    pieces, own = piled(two)
+    turns = np.random.default_rng(1).integers(0, 4, len(pieces))
+    turned = np.stack([np.rot90(p, t) for p, t in zip(pieces, turns, strict=True)])
+    heaps = split(turned, turned=True)
+    assert [set(own[heap.pieces]) for heap in heaps] == [{1}, {0}]
+    assert [sorted(heap.grid) for heap in heaps] == [[4, 5], [3, 4]]
+
+
+def test_one_puzzle_is_one_heap_and_a_number_is_heeded(two):
+    assert len(split(two[0].pieces)) == 1
+    pieces, _ = piled(two)
+    assert len(split(pieces, number=1)) == 1
 
 
 def test_a_piece_is_strange_if_no_neighbour_is_like_it():
