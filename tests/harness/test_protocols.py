@@ -46,6 +46,7 @@ def test_names_are_known():
     names += "".join(f" paintings-type2-{side}x{side}" for side in (6, 8, 10, 12))
     damages = ("light", "noise", "light-jpeg", "cut")
     names += "".join(f" {damage}-4x4 {damage}-8x8" for damage in damages) + " scan-4x4 scan-6x8"
+    names += "".join(f" table-{side}x{side} table-{side}x{side}-clean" for side in (3, 5, 8))
     assert set(PROTOCOLS) == set(names.split())
     with pytest.raises(SettingsError, match="did you mean 'jpwleg-3'"):
         get_protocol("jpwleg3")
