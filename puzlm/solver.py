@@ -7,9 +7,9 @@
 The encoder-decoder and the ViT know where pieces belong; the ViT, the sides and the pixels along
 the borders know what touches. Nobody is asked who adds nothing: no model where sides leave no
 doubt, no language model of clean pieces where there is a ViT, and the ViT looks again only where
-its first look leaves doubt. Colours that ran over the cuts of a compressed sheet are mended before
-anyone looks (bleed.py). Pages of print are put together by their strokes alone (cross_cut.py). The
-Solution says what was used.
+its first look leaves doubt. What scanning, light and compression did to the pieces is undone
+before anyone looks (repair.py). Pages of print are put together by their strokes alone
+(cross_cut.py). The Solution says what was used.
 """
 
 from __future__ import annotations

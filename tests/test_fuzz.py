@@ -12,7 +12,7 @@ CHANGES = 60  # of every target; `make fuzz` is the long run
 TAKEN = {"image": 13, "zip": 4, "puzzle": 2, "results": 1, "model": 5, "graph": 2, "recipe": 1}
 
 
-NEEDS = {"zip": "pydantic", "recipe": "torch"}  # of other targets plain puzlm is enough
+NEEDS = {"zip": "fastapi", "recipe": "torch"}  # of other targets plain puzlm is enough
 
 
 def inputs(target):

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,8 @@ def read(folder: Path, grid: Grid | int | str | None) -> Puzzle:
         truth = None
         settings = {"open": True} if grid is None else {}
         known = parse_grid(grid) if grid is not None else open_grid(len(names))
-    pieces = [read_image(folder / name) for name in names]
+    with ThreadPoolExecutor() as readers:  # decoding runs beside decoding
+        pieces = list(readers.map(lambda name: read_image(folder / name), names))
     one_size = equal_sizes(pieces)
     if one_size is None:
         raise PuzzleError(f"{folder}: {unequal(pieces, names)}")

@@ -47,7 +47,7 @@ MOVES: list[tuple[float, tuple[int, int] | None]] = [
     (0.0, None),
 ]
 # Log-odds that a piece lies in its true cell, fitted to photographs cut into 540 and 2,360 pieces.
-SURENESS = {"one": -3.19, "own": 0.96, "near": 2.54, "whole": 2.54, "open": -2.48}
+SURENESS = {"one": -2.51, "own": 0.11, "near": 3.76, "whole": 0.58, "open": -2.87}
 ROUNDS = 60
 MOST = 1500  # cells whose pieces are exchanged at once
 
@@ -351,7 +351,7 @@ class Search:
         """What tells whether a piece lies right, by cell (rows, columns).
 
         own: the mean score of its sides, of a sure one 1. near: the same of 24 cells around.
-        whole: share of the placed pieces that it holds together with. open: how far the largest
+        whole: log-odds of the share of the placed pieces that it holds together with. open: how far the largest
         group could be moved in the frame, as a logarithm.
         """
         right, below = self.contacts(board)
@@ -372,10 +372,11 @@ class Search:
         size[placed] = [len(groups.cells[g]) for g in groups.label[board.cells[placed]].tolist()]
         top, left, bottom, end = groups.boxes[self._main(groups)]
         slack = self.grid[0] - 1 - bottom + top + self.grid[1] - 1 - end + left
+        share = size / max(1, placed.sum())
         return {
             "one": np.ones(self.grid),
             "own": total / np.maximum(count, 1) / SURE,
             "near": around[0] / np.maximum(around[1], 1e-9) / SURE,
-            "whole": size / max(1, placed.sum()),
+            "whole": np.log((share + 0.02) / (1.02 - share)),
             "open": np.full(self.grid, np.log1p(slack)),
         }
