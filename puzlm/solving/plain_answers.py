@@ -15,6 +15,7 @@ from puzlm.models.decoding import assigned
 from puzlm.puzzle import Puzzle
 from puzlm.solution import Given, Solution, Used, at_random
 from puzlm.solving.evidence import TOUCHING, Evidence, Read
+from puzlm.solving.search.deadline import over
 from puzlm.solving.search.watch import Watch
 
 LARGE = 1000  # pieces or cells: from here on groups of pieces that grow are quicker and as good
@@ -109,6 +110,8 @@ def by_joining(
     if rotations and height != width:
         raise PuzzleError(f"pieces are {height}x{width} pixels; rotations need square pieces")
     sphere = classic.SPHERE * classic.bleeding(puzzle.pieces)
+    asked = watch or Watch()
+    watch = Watch(asked.report, lambda: asked.stop() or over())
     search = Search(puzzle.pieces, puzzle.grid, turned=rotations, sphere=sphere, watch=watch)
     dense = max(len(puzzle.pieces), puzzle.cells) <= DENSE
     if name == "auto" and dense and search.touching < TOUCHING:

@@ -351,8 +351,8 @@ class Search:
         """What tells whether a piece lies right, by cell (rows, columns).
 
         own: the mean score of its sides, of a sure one 1. near: the same of 24 cells around.
-        whole: log-odds of the share of the placed pieces that it holds together with. open: how far the largest
-        group could be moved in the frame, as a logarithm.
+        whole: log-odds of the share of the placed pieces that it holds together with. open: how
+        far the largest group could be moved in the frame, as a logarithm.
         """
         right, below = self.contacts(board)
         total = np.zeros(self.grid)
