@@ -31,7 +31,7 @@ PAGE_WIDTH = 1250  # pixels at 150 an inch, between A4 and letter
 LANDSCAPE = 1.6  # one page may be as wide as this many upright ones
 WIDTH_VARIES = 0.15  # of pages in one heap, as a part of their width; margins are blank strips
 LEAN_LAGS = range(2, 11)  # rows at 150 an inch between thin and thick parts of one line of print
-FEW = 0.2  # share of strips that may lie upside down before the rest is doubted, too
+FEW = 1 / 3  # share of strips that may lie upside down before the rest is doubted, too
 SIZES = 1.045  # strips whose heights differ by more than this factor are of other paper
 
 

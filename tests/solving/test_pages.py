@@ -78,3 +78,16 @@ def test_a_joint_from_page_to_page_is_right_and_back_into_the_page_is_not():
     assert neighbours([0, 1, 2, 3], (2, 2)) == [True, True, True]
     assert neighbours([1, 0, 2, 3], (2, 2)) == [False, False, True]
     assert neighbours([1, 2, 3, 0], (4,)) == [True, True, False]
+
+
+def test_strips_that_lie_upside_down_are_turned():
+    strips, order = shuffled(cut_page(draw_page(6), 16))
+    down = {2, 7, 11}
+    lying = [s.turned() if k in down else s for k, s in enumerate(strips)]
+    found = solve_strips(lying)
+    (page,) = found.pages
+    assert {int(s) for s, t in zip(page.strips, page.turned, strict=True) if t} == down - {
+        *found.blank.tolist()
+    }
+    printed = order[page.strips]
+    assert printed.tolist() == sorted(printed.tolist())
