@@ -149,7 +149,7 @@ def solve(
         return
     check_solver(solver, model, decode, rotations)
     fixed = _given(given) if given else None
-    if (table := photos.table_of(puzzles)) is not None:
+    if (table := photos.table_of(puzzles, grid)) is not None:
         rotations = rotations or table.turned
         path: Path | list[Path] = puzzles[0]
     else:

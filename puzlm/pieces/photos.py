@@ -87,8 +87,11 @@ def read_table(paths: Sequence[str | Path]) -> Table:
         raise ImageError(f"{', '.join(map(str, paths))}: {error}") from error
 
 
-def table_of(paths: Sequence[Path]) -> Table | None:
-    """The table, if every path is a photo of loose pieces on one; else None."""
+def table_of(paths: Sequence[Path], grid: str | None = None) -> Table | None:
+    """The table, if every path is a photo of loose pieces on one; else None.
+
+    A sheet of tiles may look like one. Where the grid is named, its cells must be about as many.
+    """
     if not paths or not all(p.is_file() and p.suffix.lower() in SUFFIXES for p in paths):
         return None
     if any(p.suffix.lower() not in IMAGE_SUFFIXES for p in paths):
@@ -97,6 +100,10 @@ def table_of(paths: Sequence[Path]) -> Table | None:
         table = read_table(paths)
     except PuzlmError:
         return None
+    if grid is not None:
+        rows, columns = parse_grid(grid)
+        if abs(len(table.pieces) - rows * columns) > MOST_LEFT_OUT * rows * columns:
+            return None
     return table if len(table.left_out) <= MOST_LEFT_OUT * len(table.pieces) else None
 
 

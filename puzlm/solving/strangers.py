@@ -21,8 +21,8 @@ from puzlm.solution import Floats, Solution
 # for twenty own pieces: docs/runs/strangers-val.txt. "neighbour" is the best cosine with a piece
 # beside it, "any" that with a piece of the pile, "typical" the median of all that touch.
 ODDS = {"one": 3.0, "neighbour": -19.2, "any": -16.8, "typical": 15.5}
-# P(stranger) from which a piece is left out. Fitted with one stranger to twenty own pieces; people's
-# piles hold far fewer, one to five hundred say, and even odds there are this.
+# P(stranger) from which a piece is left out. The fit had one stranger for twenty own pieces. Piles
+# of people hold far fewer, say one for five hundred: even odds there are this.
 STRANGE = 0.96
 MOST = 0.25  # share of the pieces: where more seem strange, the arrangement is wrong
 NEIGHBOURS = 2  # a piece with fewer is not judged
