@@ -111,6 +111,7 @@ class Box:
     """What lies in the box, by what it is needed for."""
 
     def __init__(self, backend: str = "auto", device: str = "cpu") -> None:
+        check_device(device)  # now: a model may be loaded much later
         self._how = (backend, device)
         self._languages: dict[str, Language | None] = {}
 

@@ -246,7 +246,7 @@ def test_the_documented_comparison_names_its_rows(here, capsys):
     (here / "val").mkdir()
     write_photos(here / "val", 2)
     page = (Path(cli.__file__).parents[2] / "docs" / "protocols.md").read_text()
-    code = page.split("with confidences and batches:")[1].split("## results.json")[0]
+    code = page.split("with confidences and batches:")[1].split("\n## ")[0]
     exec(dedent(code.replace('"random.json", "mine.json"', '"random.json"')), {})
     assert "| random | measured | 2 |" in capsys.readouterr().out
 
