@@ -102,7 +102,7 @@ def table_of(paths: Sequence[Path], grid: str | None = None) -> Table | None:
         return None
     if grid is not None:
         rows, columns = parse_grid(grid)
-        if abs(len(table.pieces) - rows * columns) > MOST_LEFT_OUT * rows * columns:
+        if 2 * abs(len(table.pieces) - rows * columns) > rows * columns:
             return None
     return table if len(table.left_out) <= MOST_LEFT_OUT * len(table.pieces) else None
 
