@@ -48,7 +48,7 @@ from puzlm.solution import (
     checked,
     grid_name,
 )
-from puzlm.solving import calibration, grids, piles, upright, windows
+from puzlm.solving import calibration, grids, upright, windows
 from puzlm.solving.cross_cut import by_strokes, is_page
 from puzlm.solving.evidence import AGAIN, Evidence, Read, Seen, by_piece, gather, in_doubt
 from puzlm.solving.fusion import fused, sure_by_sides
@@ -273,6 +273,8 @@ class Solver:
 
         `number`: how many puzzles there are; None finds out.
         """
+        from puzlm.solving import piles  # late, for scipy's sake: a small puzzle starts without it
+
         pile = as_puzzle(x)
         turned = self.rotations or bool(pile.settings.get("rotations"))
         heaps = piles.split(pile.pieces, self.edges, turned, number)

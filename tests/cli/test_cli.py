@@ -179,14 +179,6 @@ CASES = {
         "did you mean 'auto'",
     ),
     "no recipe": (["train", "{d}/none.toml"], "no such recipe"),
-    "less than nothing": (
-        ["ablate", "plans/smoke.toml", "--share", "-1", "-o", "{d}/out"],
-        "must not be below 0",
-    ),
-    "half a place": (
-        ["ablate", "plans/smoke.toml", "--share", "half", "-o", "{d}/out"],
-        "value for '--share'",
-    ),
     "no images": (["evaluate", "--images", "{d}/none"], "no such file"),
     "no protocol": (["evaluate", "--protocol", "imagenet", "--data", "{d}"], "imagenet"),
 }

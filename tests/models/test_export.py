@@ -239,10 +239,9 @@ def test_the_shipped_model_solves_without_torch(tmp_path):
     """The whole way from a picture to its pieces' places, with numpy, Pillow and onnxruntime."""
     code = """
         import sys
-        gone = ("torch", "transformers", "scipy", "safetensors", "onnx", "typer", "rich")
+        gone = ("torch", "transformers", "safetensors", "onnx", "typer", "rich")
         for name in gone:
             sys.modules[name] = None
-        from puzlm.errors import PuzlmError
         from puzlm.images import read_image
         from puzlm.puzzle import Puzzle
         from puzlm.solver import Solver
@@ -251,16 +250,12 @@ def test_the_shipped_model_solves_without_torch(tmp_path):
         for grid in ("3x3", "2x3"):
             puzzle = Puzzle.from_image(image, grid, seed=1)
             assert (engine.solve(puzzle).positions == puzzle.truth).all()
-        try:
-            engine.solve(Puzzle.from_image(image, "12x12"))
-        except PuzlmError as error:
-            print(error)
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], text=True, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "pip install scipy" in done.stdout
+    assert not done.stdout
 
 
 def spoil(name, change):

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from puzlm.errors import ModelError, SettingsError
 from puzlm.models import pretrained as checkpoints
 from puzlm.models.box import VISION, Box
-from puzlm.models.frame import Frame, FrameSettings, framed, shrunk
+from puzlm.models.frame import Frame, FrameSettings, shrunk
 from puzlm.puzzle import Puzzle, cut
 from puzlm.solver import Solver
+from puzlm.solving.framing import framed
 from puzlm.solving.search.assembly import repaired
 from puzlm.training.train_frame import FrameNet, rolled, take
 
@@ -190,7 +191,7 @@ def test_looking_again_hears_the_frame(monkeypatch):
         seen.append((positions, cells))
         return positions
 
-    monkeypatch.setattr("puzlm.solving.search.assembly.repaired", listen)
+    monkeypatch.setattr("puzlm.solving.framing.repaired", listen)
     start = roll(truth, grid, 4, 2)
     framed(Says(grid, 5.0, 3.0), pieces, start, right, below, grid)
     ((positions, cells),) = seen
@@ -251,5 +252,5 @@ def test_saved_and_read(tiny, tmp_path):
     with torch.no_grad():
         tiny.embed.weight[0, 0] = torch.nan
     tiny.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="weights that are no numbers"):
+    with pytest.raises(ModelError, match="no finite numbers"):
         Frame.from_pretrained(tmp_path)

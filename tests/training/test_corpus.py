@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from puzlm.errors import ImageError
 from puzlm.images import write_image
-from puzlm.models import side_model as bigram
 from puzlm.puzzle import cut, parse_grid
 from puzlm.study import trial
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
-from puzlm.training import corpus
+from puzlm.training import corpus, train_sides
 from puzlm.training import train_reader as language
 from puzlm.training import train_vision as vision_train
 from puzlm.training.corpus import Album, Bounds, CutSettings, cut_batch, draw_batch, neighbour_slots
@@ -188,7 +187,7 @@ def test_whoever_cuts_has_shrunk_large_images(kind, photo, tmp_path, monkeypatch
     def look(album, *_, **__):
         raise StopIteration(album.sizes.tolist())
 
-    for module in (language, bigram, trial, vision_train):
+    for module in (language, train_sides, trial, vision_train):
         monkeypatch.setattr(module, "cut_batch", look)
     shape = {"piece_size": 16, "max_cells": 4}
     data, train = {"train": [str(tmp_path / "images")]}, {"device": "cpu"}
@@ -198,7 +197,7 @@ def test_whoever_cuts_has_shrunk_large_images(kind, photo, tmp_path, monkeypatch
         if kind == "train":
             language.train(Recipe.from_dict(record), tmp_path / "run")
         elif kind == "fit-sides":
-            bigram.fit_sides(Recipe.from_dict(record), tmp_path / "run")
+            train_sides.fit_sides(Recipe.from_dict(record), tmp_path / "run")
         elif kind == "vision":
             (tmp_path / "r.toml").write_text(
                 f"grids = ['2x2', '3x3']\n[data]\ntrain = {data['train']}\n[train]\ndevice='cpu'\n"

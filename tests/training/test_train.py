@@ -213,7 +213,7 @@ def test_going_on_with_more_symbols(folder, tmp_path):
     step = np.linalg.lstsq(looks - looks.mean(0), was[4:mask] - was[4:mask].mean(0), rcond=None)[0]
     assert np.corrcoef((further @ step).ravel(), now[mask:more].ravel())[0, 1] > 0.99
     # The folder's own symbols, not others fitted anew, go on after a break.
-    other = recipe.with_train(steps=2, fit_puzzles=512)
+    other = recipe.with_train(steps=2)
     assert train(other, tmp_path / "run")["done"]
     again = PieceTokenizer.from_pretrained(tmp_path / "run")
     assert np.array_equal(again.codebooks_[1].centroids, new.codebooks_[1].centroids)
