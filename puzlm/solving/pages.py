@@ -19,7 +19,7 @@ from puzlm.errors import PuzzleError
 from puzlm.images import Pixels
 from puzlm.models.strokes import DEPTH, Fits, Strokes, load, load_sure
 from puzlm.pieces.strips import PAGE_ROWS, Strip, blank, inks_of, sides_of
-from puzlm.solving.path import best_path
+from puzlm.solving.search.path import best_path
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

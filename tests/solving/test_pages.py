@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puzlm.harness.page_sets import neighbours
-from puzlm.solving import path as paths
 from puzlm.solving.pages import draw, paper_sizes, solve_strips
-from puzlm.solving.path import best_path
+from puzlm.solving.search import path as paths
+from puzlm.solving.search.path import best_path
 
 
 def value(order, score, begin, end):
