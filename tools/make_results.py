@@ -74,6 +74,17 @@ WHAT = {
     "worn-4x6": "photos 4x6, gap of a quarter",
     "worn-6x6": "photos 6x6, gap of a quarter",
     "kaggle-3x3": "ready-made puzzles of others",
+    "light-8x8": "photos 8x8, each piece in another light",
+    "noise-8x8": "photos 8x8, noise on every pixel",
+    "light-jpeg-8x8": "photos 8x8, another light and JPEG 50 a piece",
+    "cut-8x8": "photos 8x8, 2 px cut off each side and the piece rescaled",
+    "scan-4x4": "photos 4x4, scanned: sizes, ground, brightness, turn, blur",
+    "scan-6x8": "photos 6x8, scanned: sizes, ground, brightness, turn, blur",
+    "table-3x3": "drawn photos of 3x3 loose pieces on a table",
+    "table-5x5": "drawn photos of 5x5 loose pieces on a table",
+    "table-8x8": "drawn photos of 8x8 loose pieces on a table",
+    "table-3x3-clean": "the pieces of table-3x3, cut cleanly, turned",
+    "table-5x5-clean": "the pieces of table-5x5, cut cleanly, turned",
 }
 # The README shows the main protocols and solvers only.
 SOLVERS = [
