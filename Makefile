@@ -60,8 +60,8 @@ sbom: .venv/dev  ## sbom.json, the packages of the environment in the format Cyc
 	$(BIN)/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --of JSON -o sbom.json
 
 lint: .venv/dev
-	$(BIN)/ruff check puzlm bench tools tests
-	$(BIN)/ruff format --check puzlm bench tools tests
+	$(BIN)/ruff check puzlm bench peers tools tests
+	$(BIN)/ruff format --check puzlm bench peers tools tests
 	$(BIN)/mypy
 
 clean:

@@ -99,6 +99,7 @@ def evaluate(
         settings["calibration"] = None if ":" in chosen else VERSION  # others say what they like
         if ":" in chosen:
             settings["source"] = source_digest(chosen)
+            settings["about"] = getattr(asked, "about", None)
         try:
             found = run(
                 asked,

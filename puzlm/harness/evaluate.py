@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm import __version__, metrics
-from puzlm.errors import PuzzleError, SettingsError
+from puzlm.errors import PuzlmError, PuzzleError, SettingsError
 from puzlm.files import write_bytes
 from puzlm.harness.protocols import Protocol, read_data
 from puzlm.harness.resuming import resume
@@ -97,6 +97,7 @@ def load_solver_function(text: str) -> Solve:
     """Make a solver of "module:function", function(list of piece arrays, grid) -> positions.
 
     A function with a parameter `given` also gets {piece: cell} of the pieces that are given.
+    What it says in an attribute `about`, results say too.
     """
     module_name, _, name = text.partition(":")
     if not module_name or not name:
@@ -104,6 +105,8 @@ def load_solver_function(text: str) -> Solve:
     _look_here()
     try:
         function = getattr(importlib.import_module(module_name), name, None)
+    except PuzlmError:
+        raise
     except Exception as error:  # a module of the user's may raise anything
         raise SettingsError(
             f"solver '{text}': {module_name} cannot be imported ({type(error).__name__}: {error})"
@@ -126,6 +129,8 @@ def load_solver_function(text: str) -> Solve:
                 answers.append(error)
         return answers
 
+    if hasattr(function, "about"):
+        solve.about = function.about  # type: ignore[attr-defined]
     return solve
 
 
