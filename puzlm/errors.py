@@ -46,7 +46,7 @@ EXTRAS = {  # which extra of the package brings a module
     "pillow_heif": "photo",
     "pypdfium2": "photo",
     "ray": "ray",
-    "pyarrow": "ray",
+    "pyarrow": "parquet",
 }
 
 

@@ -176,14 +176,20 @@ def export_benchmark(
     output: Annotated[Path, typer.Option("-o", "--output", help="New folder to write.")],
     limit: Limit = None,
     npz: Annotated[bool, typer.Option("--npz", help="One file of arrays, not PNG files.")] = False,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="A folder for the library datasets.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write a benchmark's puzzles as files that need no PuzLM, with a scorer."""
     from puzlm.harness.benchmark import export
     from puzlm.harness.protocols import get_protocol, read_data
 
+    if npz and parquet:
+        raise SettingsError("give --npz or --parquet, not both")
+    form = "npz" if npz else "parquet" if parquet else "png"
     rules = get_protocol(protocol)
-    count = export(rules, read_data(data, rules, limit), output, npz)
+    count = export(rules, read_data(data, rules, limit), output, form, data.name)
     answer({"folder": str(output), "puzzles": count}, as_json, f"{count} puzzles in {output}")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import subprocess
 import sys
 
@@ -12,7 +14,7 @@ from evaluating import write_photos
 from PIL import Image
 
 from puzlm.errors import PuzlmError
-from puzlm.harness.benchmark import export, score
+from puzlm.harness.benchmark import FORMS, export, score
 from puzlm.harness.evaluate import evaluate
 from puzlm.harness.protocols import PROTOCOLS, read_data
 from puzlm.solver import load_solver
@@ -20,27 +22,50 @@ from puzlm.solver import load_solver
 NAMES = ("imagenet-3x3-missing-2", "jpwleg-3-fixed-centre", "classic-mcgill-540-type2")
 
 
-@pytest.mark.parametrize("arrays", [False, True])
+def table(folder, cache):
+    """The rows of a benchmark as the real library `datasets` loads them from disk."""
+    code = (
+        "import sys, pickle, datasets; "
+        "rows = datasets.load_dataset(sys.argv[1], split='test', cache_dir=sys.argv[2]); "
+        "pickle.dump(list(rows), open(sys.argv[3], 'wb'))"
+    )
+    told = cache.with_suffix(".pickle")
+    offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(cache)}
+    command = [sys.executable, "-c", code, folder, cache, told]
+    subprocess.run(command, check=True, env=offline, capture_output=True)
+    return pickle.loads(told.read_bytes())
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", NAMES[:2])
-def test_there_and_back(name, arrays, tmp_path):
+def test_there_and_back(name, form, tmp_path):
     """Solve the files alone, as a stranger would, and score with both scorers."""
     photos = tmp_path / "photos"
     photos.mkdir()
     data = write_photos(photos, 4)
     rules = PROTOCOLS[name]
     folder = tmp_path / "benchmark"
-    assert export(rules, read_data(data, rules), folder, arrays) == 4
+    assert export(rules, read_data(data, rules), folder, form) == 4
     solve = load_solver("classic")
     want = evaluate(solve, rules, data)
     answers = {}
+    if form == "parquet":
+        rows = table(folder, tmp_path / "cache")
     for puzzle, (_, asked) in zip(
         json.loads((folder / "puzzles.json").read_text())["puzzles"],
         read_data(data, rules),
         strict=True,
     ):
         index = puzzle["index"]
-        if arrays:
+        if form == "npz":
             pieces = np.load(folder / "pieces.npz")[f"{index:05d}"]
+        elif form == "parquet":
+            row = rows[index]
+            assert row["index"] == index and row["grid"] == [3, 3] and row["turns"] == []
+            assert row["truth"] == asked.truth.tolist()
+            given = asked.settings.get("given") or {}
+            assert {p: c for p, c in enumerate(row["given"]) if c >= 0} == given
+            pieces = np.stack([np.asarray(piece) for piece in row["pieces"]])
         else:
             files = sorted((folder / "pieces" / f"{index:05d}").iterdir())
             pieces = np.stack([np.asarray(Image.open(file)) for file in files])
