@@ -60,10 +60,12 @@ class _Loader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
-        tree = _Tree().visit(ast.parse(translated(path), path))
-        helpers = "from peers.python2 import divide as _divide, compare as cmp"
-        tree.body[_after_head(tree) : _after_head(tree)] = ast.parse(helpers).body
-        return compile(ast.fix_missing_locations(tree), path, "exec")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what Python 3 came to frown upon
+            tree = _Tree().visit(ast.parse(translated(path), path))
+            helpers = "from peers.python2 import divide as _divide, compare as cmp"
+            tree.body[_after_head(tree) : _after_head(tree)] = ast.parse(helpers).body
+            return compile(ast.fix_missing_locations(tree), path, "exec")
 
 
 def compare(a: Any, b: Any) -> int:
