@@ -22,7 +22,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +67,25 @@ def nodes(cpus: Sequence[int], env: dict[str, str]) -> Iterator[tuple[str, list[
 
 def kill(*nodes: Any) -> None:
     """Kill nodes at once, with all their processes: asked politely they take half a minute."""
-    sessions = {node.pid for node in nodes}
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and os.getsid(int(entry.name)) in sessions:
-                os.kill(int(entry.name), signal.SIGKILL)
-        except OSError:
-            continue
     for node in nodes:
+        kill_session(node.pid)
         node.wait()
+
+
+def kill_session(session: int) -> None:
+    """Kill all processes of a node, that which calls last."""
+    for number in [*(n for n in processes_of(session) if n != os.getpid()), os.getpid()]:
+        with suppress(OSError):
+            if os.getsid(number) == session:
+                os.kill(number, signal.SIGKILL)
+
+
+def processes_of(session: int) -> Iterator[int]:
+    """Numbers of the processes of a node."""
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and os.getsid(int(entry.name)) == session:
+                yield int(entry.name)
 
 
 def command(*arguments: Any, env: dict[str, str], cwd: Path) -> float:
@@ -97,14 +107,10 @@ def processor(nodes: Sequence[Any]) -> float:
     """Processor seconds of ended children, and of all processes of the nodes with theirs."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     total = spent.ru_utime + spent.ru_stime
-    sessions = {node.pid for node in nodes}
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and os.getsid(int(entry.name)) in sessions:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-        except OSError:
-            continue
+    for number in (number for node in nodes for number in processes_of(node.pid)):
+        with suppress(OSError):
+            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     return total
 
 

@@ -199,6 +199,8 @@ def evaluate(
     if not outcomes:
         raise PuzzleError("there are no puzzles to evaluate on")
     if changed := set(_files_of(solver).items()) - set(before_files.items()):
+        if partial is not None:
+            partial.unlink(missing_ok=True)  # nobody knows which answers are whose
         name = min(changed)[0]
         raise SettingsError(f"{name}: was changed while it was evaluated; evaluate again")
     # With the index, which picks the permutation: equal fingerprints are equal puzzles.

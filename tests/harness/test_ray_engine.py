@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -93,20 +94,27 @@ def test_tokenize_on_a_cluster_equals_one_process(corpus, address, tmp_path):
 
 
 KILLER = """
-import os, signal, sys
+import os, signal, sys, time
 from functools import partial
 from pathlib import Path
+from bench.ray_nodes import kill_session
 from puzlm.harness.ray_engine import _tokenizing, spread
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 from puzlm.tokenizer.token_files import chunks, write_tokens
 
-folder, out, marker = map(Path, sys.argv[1:])
+folder, out, marker = map(Path, sys.argv[1:4])
+address, session = (sys.argv[4], int(sys.argv[5])) if len(sys.argv) > 4 else (None, 0)
 tokenizer = PieceTokenizer.from_pretrained(folder / "tokenizer")
 
 def build():
     work = _tokenizing(tokenizer, (2, 3), 0.1)
 
     def killing(blobs):
+        if session and os.getsid(0) == session:  # this node is to die, with all its processes
+            marker.write_text(str(os.getpid()))
+            kill_session(session)
+        while session and not marker.exists():  # the other node waits until it has died
+            time.sleep(0.02)
         if not marker.exists() and blobs[0][0].endswith("064.png"):  # the second chunk
             marker.write_text(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGKILL)
@@ -114,16 +122,16 @@ def build():
 
     return killing
 
-parts = spread(partial(chunks, [folder / "images"]), build)
+parts = spread(partial(chunks, [folder / "images"]), build, address)
 write_tokens([folder / "images"], tokenizer, out, grid=(2, 3), gap=0.1, parts=parts)
 """
 
 
-def test_a_killed_worker_changes_nothing(corpus, tmp_path):
-    """Also: without an address a cluster on this machine's cores is started, and ended."""
-    out, marker = tmp_path / "two.npy", tmp_path / "killed"
+def killed_in_tokenize(corpus, folder, *cluster):
+    """Tokenise while a worker, or the node of this session, is killed; tokens must be equal."""
+    out, marker = folder / "two.npy", folder / "killed"
     done = subprocess.run(
-        [sys.executable, "-c", KILLER, corpus, out, marker],
+        [sys.executable, "-c", KILLER, corpus, out, marker, *map(str, cluster)],
         capture_output=True,
         text=True,
         timeout=180,
@@ -132,6 +140,17 @@ def test_a_killed_worker_changes_nothing(corpus, tmp_path):
     assert done.returncode == 0, done.stderr
     assert not os.path.exists(f"/proc/{marker.read_text()}")
     same_files(corpus, out)
+
+
+def test_a_worker_killed_in_tokenize_changes_nothing(corpus, tmp_path):
+    """Also: without an address a cluster on this machine's cores is started, and ended."""
+    killed_in_tokenize(corpus, tmp_path)
+
+
+def test_a_node_killed_in_tokenize_changes_nothing(corpus, tmp_path):
+    with nodes([1, 1], {**os.environ, **TOKEN}) as (address, (_, second)):
+        killed_in_tokenize(corpus, tmp_path, address, second.pid)
+        assert second.wait(30) == -signal.SIGKILL
 
 
 def test_evaluate_on_a_cluster_equals_one_process(corpus, address, tmp_path):
@@ -178,11 +197,14 @@ def test_errors_are_one_line(corpus, address, tmp_path):
 
 
 MY_OWN = """
-import os, time
+import os, signal, time
 from pathlib import Path
 
 def solve(pieces, grid):
     Path(f"session-{os.getsid(0)}").touch()
+    if Path("deadly").exists() and not Path("killed").exists():
+        Path("killed").write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGKILL)
     if Path("slow").exists():
         time.sleep(0.05)
     return range(grid[0] * grid[1])
@@ -235,7 +257,18 @@ def test_other_versions_or_models_on_a_node_are_refused():
         ray_engine._answering("auto", None, "valid", {}, {"vision/vision.onnx": "another"})
 
 
-def test_a_node_killed_in_the_middle_changes_nothing(corpus, cluster, tmp_path):
+def test_a_worker_killed_in_evaluate_changes_nothing(corpus, address, tmp_path):
+    (tmp_path / "my_own.py").write_text(MY_OWN)
+    rules = ["evaluate", "--images", corpus / "images", "--solver", "my_own:solve", "-o"]
+    command(*rules, tmp_path / "one", cwd=tmp_path)
+    (tmp_path / "deadly").touch()
+    command(*rules, tmp_path / "two", "--engine", "ray", "--address", address, cwd=tmp_path)
+    assert not os.path.exists(f"/proc/{(tmp_path / 'killed').read_text()}")
+    one, two = alike(tmp_path / "one", tmp_path / "two")
+    assert one == two and one["failed"] == 0
+
+
+def test_a_node_killed_in_evaluate_changes_nothing(corpus, cluster, tmp_path):
     """The last test of this cluster: one of its two nodes is killed in the middle of `evaluate`."""
     address, (_, second) = cluster
     (tmp_path / "my_own.py").write_text(MY_OWN)

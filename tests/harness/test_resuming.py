@@ -7,12 +7,15 @@ import shutil
 
 import numpy as np
 import pytest
-from evaluating import write_photos
+from evaluating import PLAIN, crop, write_photos
 
 from puzlm import __version__
+from puzlm.errors import SettingsError
+from puzlm.harness.evaluate import CHUNK, evaluate
 from puzlm.manifest import BOX
 from puzlm.model_files import read_weights
 from puzlm.puzzle import Puzzle
+from puzlm.solver import Solver
 
 PARTS = ("tokenizer.json", "tokenizer.safetensors", "sides.json", "sides.safetensors")
 SIDES = "sides.safetensors"
@@ -71,6 +74,20 @@ def test_a_run_begun_by_another_version_is_refused(run, refused, own):
     text = interrupted(own).replace(f'"puzlm": "{__version__}"', '"puzlm": "0.0.9"')
     (own.parent / "r.json.partial.jsonl").write_text(text)
     assert "was begun with another version of puzlm; delete it" in refused(*RULES)
+
+
+def test_weights_exchanged_in_the_middle_give_no_results(own):
+    """Nor do they leave answers that a later run, with the old weights again, would go on from."""
+    solver = Solver.from_pretrained("own", solver="bigram")
+
+    def exchange(done):
+        if done == CHUNK:
+            change(own / SIDES, "sharpness", 1.0)
+
+    puzzles = [(i, Puzzle.from_image(crop(i), 3, seed=i)) for i in range(CHUNK + 1)]
+    with pytest.raises(SettingsError, match=f"own/{SIDES}: was changed while it was evaluated"):
+        evaluate(solver.solve_many, PLAIN, puzzles, output="r.json", progress=exchange)
+    assert [path.name for path in own.parent.iterdir() if path.name.startswith("r.")] == []
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
