@@ -42,9 +42,9 @@ test-lowest:  ## the quick tests with the lowest versions that pyproject.toml al
 	OMP_NUM_THREADS=1 .venv-lowest/bin/python $(RUN_QUICK)
 
 test-newest:  ## the same with the newest versions, for example: make test-newest PYTHON=python3.13
-	test -d .venv-$(PYTHON) || $(PYTHON) -m venv .venv-$(PYTHON)
-	.venv-$(PYTHON)/bin/pip install --quiet --disable-pip-version-check -U -e . $(NEEDED)
-	OMP_NUM_THREADS=1 .venv-$(PYTHON)/bin/python $(RUN_QUICK)
+	test -d .venv-$(notdir $(PYTHON)) || $(PYTHON) -m venv .venv-$(notdir $(PYTHON))
+	.venv-$(notdir $(PYTHON))/bin/pip install --quiet --disable-pip-version-check -U -e . $(NEEDED)
+	OMP_NUM_THREADS=1 .venv-$(notdir $(PYTHON))/bin/python $(RUN_QUICK)
 
 fuzz: .venv/dev  ## five minutes of coverage-guided fuzzing for each of seven doors
 	$(PIP) atheris

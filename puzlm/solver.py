@@ -61,7 +61,7 @@ from puzlm.solving.plain_answers import (
     is_large,
 )
 from puzlm.solving.search.assembly import SMALL_GRID
-from puzlm.solving.search.watch import Watch
+from puzlm.solving.search.deadline import ended_early
 from puzlm.solving.strangers import STRANGE, put_back, strangers
 from puzlm.solving.views import look_again, read_views
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
@@ -101,7 +101,6 @@ class Solver:
         if rotations and solver not in ("auto", "classic"):
             raise SettingsError(f"rotations: only the classic solver turns pieces, not '{solver}'")
         self.solver, self.decoding, self.rotations = solver, decoding, rotations
-        self.watch = Watch()  # follows a long search and may end it early
         self.raw = False  # True: confidences as the models state them, to fit calibration.py
         self.folders: tuple[Path, ...] = ()  # where the models lie
         self.shipped = False  # True: a model of the box, for which calibration.py was fitted
@@ -264,6 +263,8 @@ class Solver:
         # What makes a stranger was fitted to the shipped encoder of sides.
         if self.solver == "auto" and self.shipped and self.edges is not None:
             found = self._without_strangers(puzzles, fixed, found)
+        early = ended_early()
+        found = [replace(f, used=replace(f.used, early=True)) for f in found] if early else found
         return [replace(f, tried=tuple(w)) for f, w in zip(found, ways, strict=True)]
 
     def solve_pile(
@@ -329,7 +330,7 @@ class Solver:
             alone = [
                 by_chance(p, g)
                 if self.solver == "random"
-                else by_pixels(p, g, self.rotations, self.watch, edges)
+                else by_pixels(p, g, self.rotations, edges)
                 for p, g in zip(puzzles, fixed, strict=True)
             ]
             alone = [self._calibrated(*one) for one in zip(alone, fixed, strict=True)]
@@ -347,7 +348,7 @@ class Solver:
                 if self.box is not None and is_page(puzzle):
                     evidence.clear = by_strokes(puzzle, fix)
                 elif is_large(puzzle):
-                    evidence.clear = by_joining(puzzle, fix, False, self.watch, "auto")
+                    evidence.clear = by_joining(puzzle, fix, False, "auto")
                 elif not fix:
                     evidence.clear = sure_by_sides(self, puzzle, evidence)
         if self.solver in ("auto", "vision"):

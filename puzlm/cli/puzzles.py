@@ -127,7 +127,7 @@ def solve(
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--time", min=0, help="Of a large puzzle, what lies after so many seconds."),
+        typer.Option("--time", min=0, help="The best arrangement after so many seconds."),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the picture.")] = False,
     as_json: Json = False,

@@ -9,7 +9,6 @@ import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from puzlm.puzzle import Puzzle
 from puzlm.solution import grid_name
 from puzlm.solver import Solution, Solver
 from puzlm.solving.plain_answers import is_large
-from puzlm.solving.search.watch import Watch
+from puzlm.solving.search.deadline import deadline
 
 TOGETHER = 16  # puzzles in memory, and read by the model, at once
 TOGETHER_PIXELS = 50_000_000
@@ -138,14 +137,15 @@ def most_pieces() -> int:
 def followed(
     engine: Solver, puzzle: Puzzle, seconds: float | None, quiet: bool
 ) -> Iterator[Solver]:
-    """Show how a long search goes on; after `seconds` or Ctrl-C it ends with what lies.
+    """End a search after `seconds`; show how a long one goes on, and end it by Ctrl-C, too.
 
     A second Ctrl-C stops at once.
     """
+    until = math.inf if seconds is None else seconds
     if not is_large(puzzle):
-        yield engine
+        with deadline(until):
+            yield engine
         return
-    until = math.inf if seconds is None else time.perf_counter() + seconds
     ended = False
     before = signal.getsignal(signal.SIGINT)
 
@@ -164,11 +164,10 @@ def followed(
             if tick.bar is not None:
                 tick.bar.update(tick.task, description=what, completed=100 * share)
 
-        engine.watch = Watch(report, lambda: ended or time.perf_counter() > until)
         try:
-            yield engine
+            with deadline(until, lambda: ended, report):
+                yield engine
         finally:
-            engine.watch = Watch()
             if here:
                 signal.signal(signal.SIGINT, before)
 

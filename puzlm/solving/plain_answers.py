@@ -15,8 +15,7 @@ from puzlm.models.decoding import assigned
 from puzlm.puzzle import Puzzle
 from puzlm.solution import Given, Solution, Used, at_random
 from puzlm.solving.evidence import TOUCHING, Evidence, Read
-from puzlm.solving.search.deadline import over
-from puzlm.solving.search.watch import Watch
+from puzlm.solving.search.deadline import ended_early
 
 LARGE = 1000  # pieces or cells: from here on groups of pieces that grow are quicker and as good
 LEAST = 3  # pixels of a piece's side
@@ -56,9 +55,7 @@ def by_looking(
     return Solution(cells, sure, puzzle.grid, Used("vision"), seconds, puzzle.pieces, (), order)
 
 
-def by_pixels(
-    puzzle: Puzzle, given: Given, rotations: bool, watch: Watch | None = None, edges: Any = None
-) -> Solution:
+def by_pixels(puzzle: Puzzle, given: Given, rotations: bool, edges: Any = None) -> Solution:
     """Match pixels along the borders; with `rotations` pieces may be turned.
 
     Turned pieces whose borders are worn leave pixels in doubt: then learned `edges` are asked, too.
@@ -66,7 +63,7 @@ def by_pixels(
     from puzlm.solving import classic
 
     rotations = rotations or bool(puzzle.settings.get("rotations"))
-    if is_large(puzzle) and (joined := by_joining(puzzle, given, rotations, watch)):
+    if is_large(puzzle) and (joined := by_joining(puzzle, given, rotations)):
         return joined
     start = time.perf_counter()
     found = classic.solve(puzzle.pieces, puzzle.grid, given=given, rotations=rotations)
@@ -91,7 +88,7 @@ def is_large(puzzle: Puzzle) -> bool:
 
 
 def by_joining(
-    puzzle: Puzzle, given: Given, rotations: bool, watch: Watch | None = None, name: str = "classic"
+    puzzle: Puzzle, given: Given, rotations: bool, name: str = "classic"
 ) -> Solution | None:
     """Match pixels along the borders of a large puzzle: groups of pieces that grow (large.py).
 
@@ -110,9 +107,7 @@ def by_joining(
     if rotations and height != width:
         raise PuzzleError(f"pieces are {height}x{width} pixels; rotations need square pieces")
     sphere = classic.SPHERE * classic.bleeding(puzzle.pieces)
-    asked = watch or Watch()
-    watch = Watch(asked.report, lambda: asked.stop() or over())
-    search = Search(puzzle.pieces, puzzle.grid, turned=rotations, sphere=sphere, watch=watch)
+    search = Search(puzzle.pieces, puzzle.grid, turned=rotations, sphere=sphere)
     dense = max(len(puzzle.pieces), puzzle.cells) <= DENSE
     if name == "auto" and dense and search.touching < TOUCHING:
         return None
@@ -124,7 +119,7 @@ def by_joining(
         found.positions,
         found.sure,
         puzzle.grid,
-        Used(name, ("joined",), early=search.watch.stop()),
+        Used(name, ("joined",), early=ended_early()),
         spent,
         puzzle.pieces,
         (),

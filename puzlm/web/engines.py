@@ -99,8 +99,6 @@ class Puzzles:
         self, puzzle: Puzzle, kind: Kind, given: dict[int, int], symbols: bool
     ) -> dict[str, Any]:
         """Find the cell of every piece: see answers.Solved."""
-        from puzlm.solving.search.deadline import ended_early
-
         if kind not in self.kinds:
             self.kinds[kind] = self._variant(*kind)
         solution = self.kinds[kind].solve_many([puzzle], given=[given])[0]
@@ -112,7 +110,7 @@ class Puzzles:
             "grid": list(solution.grid),
             "solver": solution.solver,
             "seconds": round(solution.seconds, 4),
-            "complete": not ended_early(),
+            "complete": not solution.used.early,
             "read": solution.used.solver in ("seq2seq", "symbols")
             or "seq2seq" in solution.used.evidence,
             "clear": solution.used.clear,

@@ -32,11 +32,12 @@ def test_the_best_so_far(worn, name):
     with deadline(3600, stopped) as limit:
         early = solver.solve(worn)
     assert limit.reached and not ended_early() and not over()
+    assert early.used.early and "ended early" in early.solver
     assert sorted(early.positions.tolist()) == list(range(64))
     assert (early.confidences >= 0).all() and (early.confidences <= 1).all()
     with deadline(3600) as limit:
         late = solver.solve(worn)
-    assert not limit.reached
+    assert not limit.reached and not late.used.early
     whole = solver.solve(worn)  # and with time enough nothing changes
     assert np.array_equal(late.positions, whole.positions)
     assert np.array_equal(late.confidences, whole.confidences)

@@ -8,8 +8,8 @@ from puzlm.metrics import absolute, neighbour
 from puzlm.puzzle import Puzzle
 from puzlm.solving import classic
 from puzlm.solving.search.candidates import Measure
+from puzlm.solving.search.deadline import deadline
 from puzlm.solving.search.large import Search
-from puzlm.solving.search.watch import Watch
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,8 @@ def test_an_early_end_leaves_holes_not_guesses(puzzle):
     def report(what, share):
         steps.append((what, share))
 
-    watch = Watch(report, lambda: len(steps) > 6)
-    found = Search(puzzle.pieces, puzzle.grid, watch=watch).solve()
+    with deadline(3600, lambda: len(steps) > 6, report):
+        found = Search(puzzle.pieces, puzzle.grid).solve()
     placed = found.positions >= 0
     assert 0 < placed.sum() < len(placed)
     assert {"comparing", "joining"} <= {what for what, _ in steps}

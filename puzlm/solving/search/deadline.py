@@ -4,7 +4,8 @@
         solution = solver.solve(puzzle)
     limit.reached  # whether any search was ended early
 
-A search asks `over()` between two steps. Without a limit it is never over, and no answer changes.
+A search asks `over()` between two steps, and a long one says by `tell()` what it does. Without a
+limit it is never over, nobody is told, and no answer changes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class Limit:
 
     end: float
     stopped: Callable[[], bool]
+    report: Callable[[str, float], None]
     reached: bool = False
 
 
@@ -29,9 +31,16 @@ _LIMIT: ContextVar[Limit | None] = ContextVar("limit", default=None)
 
 
 @contextmanager
-def deadline(seconds: float, stopped: Callable[[], bool] = lambda: False) -> Iterator[Limit]:
-    """End every search inside after `seconds`, or as soon as `stopped()` says so."""
-    limit = Limit(time.monotonic() + seconds, stopped)
+def deadline(
+    seconds: float,
+    stopped: Callable[[], bool] = lambda: False,
+    report: Callable[[str, float], None] = lambda what, share: None,
+) -> Iterator[Limit]:
+    """End every search inside after `seconds`, or as soon as `stopped()` says so.
+
+    `report` is told what a long search does, and how much of that is done, 0 to 1.
+    """
+    limit = Limit(time.monotonic() + seconds, stopped, report)
     token = _LIMIT.set(limit)
     try:
         yield limit
@@ -48,10 +57,17 @@ def over() -> bool:
     return limit.reached
 
 
+def tell(what: str, share: float) -> None:
+    """Say what is done here, and how much of it, 0 to 1."""
+    limit = _LIMIT.get()
+    if limit is not None:
+        limit.report(what, share)
+
+
 def ended_early() -> bool:
     """Whether a search was ended here before it was through."""
     limit = _LIMIT.get()
     return limit is not None and limit.reached
 
 
-__all__ = ["Limit", "deadline", "ended_early", "over"]
+__all__ = ["Limit", "deadline", "ended_early", "over", "tell"]

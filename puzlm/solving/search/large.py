@@ -20,9 +20,9 @@ from scipy.optimize import linear_sum_assignment
 
 from puzlm.solving.search.board import STEPS
 from puzlm.solving.search.candidates import Measure
+from puzlm.solving.search.deadline import over, tell
 from puzlm.solving.search.joining import TURNS, Groups, anchored, grouped, join, singles, solid
 from puzlm.solving.search.pairs import Pairs, weigh
-from puzlm.solving.search.watch import Watch
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -82,10 +82,8 @@ class Search:
         *,
         turned: bool = False,
         sphere: float = 0.0,
-        watch: Watch | None = None,
     ) -> None:
         self.n, self.grid, self.turned = len(pieces), grid, turned
-        self.watch = watch or Watch()
         self.given: dict[int, int] = {}
         self.measure = Measure(pieces, turned, sphere)
         found = self.measure.best(K, self._compared)
@@ -97,8 +95,8 @@ class Search:
         self.frames = [grid, (columns, rows)] if turned and rows != columns else [grid]
 
     def _compared(self, share: float) -> bool:
-        self.watch.report("comparing", share)
-        return not self.watch.stop()
+        tell("comparing", share)
+        return not over()
 
     def solve(self, given: Mapping[int, int] | None = None) -> Arranged:
         """Arrange the pieces; `given` lie in their cells, the right way up."""
@@ -117,7 +115,7 @@ class Search:
         board = self.polish(self.complete(solid(self.pairs, groups, HALF)))
         value = self.value(board)
         for least, shift in MOVES:
-            if self.watch.stop():
+            if over():
                 break
             groups = self.loosen(board, least)
             if shift and not self._fits(groups, shift):
@@ -168,8 +166,8 @@ class Search:
         return solid(self.pairs, groups, least)
 
     def _joined(self, groups: Groups) -> bool:
-        self.watch.report("joining", 1 - len(groups.cells) / self.n)
-        return not self.watch.stop()
+        tell("joining", 1 - len(groups.cells) / self.n)
+        return not over()
 
     # ---- laying -----------------------------------------------------------------------------
 
@@ -241,7 +239,7 @@ class Search:
             used[board.cells[board.cells >= 0]] = True
             free = np.flatnonzero(~used)
             hole = board.cells < 0
-            if not len(free) or not hole.any() or self.watch.stop():
+            if not len(free) or not hole.any() or over():
                 break
             padded = np.pad(~hole, 1)
             near = padded[2:, 1:-1] | padded[:-2, 1:-1] | padded[1:-1, 2:] | padded[1:-1, :-2]
@@ -284,7 +282,7 @@ class Search:
                 chosen = (row + slope * column) % modulus == rest
                 row, column = row[chosen], column[chosen]
                 for start in range(0, len(row), MOST):
-                    if self.watch.stop():
+                    if over():
                         return board
                     part = slice(start, start + MOST)
                     board = self._exchange(board, row[part], column[part])
