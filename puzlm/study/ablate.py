@@ -152,6 +152,7 @@ def _line(
             steps=plan.plan.steps,
             start=row.start,
             side_steps=plan.plan.side_steps,
+            one_order=row.one_order,
             decodings=row.decode or plan.plan.decode,
             few=plan.plan.few,
             keep=keep,

@@ -42,6 +42,9 @@ class Row:
     """Settings of a learned tokenizer (kind, tokens, vocab_size, width, ...) instead of patches."""
     start: str = ""
     """'sides' starts the embeddings from a side model that is trained first."""
+    one_order: bool = False
+    """The pieces of a training puzzle come in one random order for ever, not in a new one each time
+    the puzzle is drawn. With lexicographic order this changes nothing."""
     decode: tuple[str, ...] = ()
     """Ways of decoding to examine; empty takes the plan's."""
     seconds: float = 0.0
@@ -153,6 +156,8 @@ class Plan:
         }
         if row.start:
             shared |= {"start": row.start, "side_steps": self.plan.side_steps}
+        if row.one_order:
+            shared["one_order"] = True
         if row.learned:
             shared["learned"] = row.learned
         kinds = [asdict(kind) for kind in self.kinds]

@@ -46,10 +46,16 @@ class Draws:
     """Training batches from a library's tokens, shuffled before they are sorted.
 
     Without lexicographic order the input order is what a sentence keeps, so it must say nothing.
+    With `one_order` a puzzle comes in the same random order each time, as if written down once.
     """
 
     def __init__(
-        self, tokens: Tensor, tokenizer: PieceTokenizer, recipe: Recipe, device: str
+        self,
+        tokens: Tensor,
+        tokenizer: PieceTokenizer,
+        recipe: Recipe,
+        device: str,
+        one_order: bool = False,
     ) -> None:
         self.tokens, self.tokenizer, self.device = tokens, tokenizer, device
         self.grid, self.t = parse_grid(recipe.cut.grid), recipe.train
@@ -57,12 +63,19 @@ class Draws:
         self.rows = torch.zeros(shape[0], dtype=torch.int64, device=device)
         self.cells = torch.zeros(shape, dtype=torch.int64, device=device)
         self.count = torch.tensor(float(math.prod(shape)), device=device)
+        rng = np.random.default_rng((self.t.seed, 7))
+        self.orders = rng.random(tuple(tokens.shape[:2])).argsort(1) if one_order else None
 
     def turn(self, step: int) -> None:
         """Choose the puzzles of a step, and the order in which their pieces come."""
         rng = np.random.default_rng((self.t.seed, step))
-        self.rows.copy_(torch.from_numpy(rng.integers(0, len(self.tokens), len(self.rows))))
-        self.cells.copy_(torch.from_numpy(rng.random(tuple(self.cells.shape)).argsort(1)))
+        rows = rng.integers(0, len(self.tokens), len(self.rows))
+        if self.orders is None:
+            cells = rng.random(tuple(self.cells.shape)).argsort(1)
+        else:
+            cells = self.orders[rows]
+        self.rows.copy_(torch.from_numpy(rows))
+        self.cells.copy_(torch.from_numpy(cells))
 
     def batch(self) -> dict[str, Tensor]:
         """Sentences of the chosen puzzles with every answer, as Objective wants them."""

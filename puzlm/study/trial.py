@@ -222,6 +222,7 @@ def run_row(
     steps: int = 0,
     start: str = "",
     side_steps: int = 0,
+    one_order: bool = False,
     decodings: Sequence[str] = ("valid",),
     few: int = 250,
     keep: Path | None = None,
@@ -231,7 +232,7 @@ def run_row(
     cells = math.prod(parse_grid(recipe.cut.grid))
     if tokenizer.settings.max_cells < cells:
         raise SettingsError(f"tokenizer.max_cells must be at least {cells} for {recipe.cut.grid}")
-    draws = Draws(library.tokens, tokenizer, recipe, device)
+    draws = Draws(library.tokens, tokenizer, recipe, device, one_order)
     model = build_model(recipe, tokenizer)
     facts: dict[str, Any] = {}
     if recipe.train.centroid_start:

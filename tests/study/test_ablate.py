@@ -16,8 +16,10 @@ from puzlm.errors import ImageError, SettingsError
 from puzlm.images import write_image
 from puzlm.study.ablate import chosen, main, options, read_rows, run_plan
 from puzlm.study.plan import Plan, tokenizer_settings
+from puzlm.study.timed import Draws
 from puzlm.study.trial import Gallery, Kind
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
+from puzlm.training.recipes import Recipe
 
 ROOT = Path(__file__).parents[2]
 PLAN = """
@@ -83,10 +85,30 @@ def run(path, folder, data, **more):
     return run_plan(path, folder, data=data, device="cpu", report=lambda text: None, **more)
 
 
+def test_one_order_is_the_same_each_time_a_puzzle_is_drawn():
+    recipe = Recipe.from_overrides(["train.batch=64", "cut.grid=3"])
+    tokens = torch.zeros((20, 9, 12, 1), dtype=torch.int32)
+
+    def orders(one_order):
+        draws = Draws(tokens, PieceTokenizer(), recipe, "cpu", one_order)
+        seen = {}
+        for step in range(6):
+            draws.turn(step)
+            for row, cells in zip(draws.rows.tolist(), draws.cells.tolist(), strict=True):
+                assert sorted(cells) == [*range(9)]
+                seen.setdefault(row, set()).add(tuple(cells))
+        return seen
+
+    once = orders(True)
+    assert len(once) == 20 and all(len(found) == 1 for found in once.values())
+    assert len(set.union(*once.values())) == 20  # but each puzzle has its own
+    assert all(len(found) > 5 for found in orders(False).values())
+
+
 # ---- plans ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["study", "smoke"])
+@pytest.mark.parametrize("name", ["study", "smoke", "regime"])
 def test_the_plans_in_the_box_are_readable(name):
     plan = Plan.load(ROOT / "plans" / f"{name}.toml")
     for row in plan.rows:
