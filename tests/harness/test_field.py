@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tools import make_field
+from tools import make_field, make_paper
 
 
 @pytest.fixture(scope="module")
@@ -15,6 +15,23 @@ def results():
 def test_the_pages_follow_from_the_files(results):
     for path, text in make_field.pages(results).items():
         assert path.read_text() == text, f"{path.name}: python -m tools.make_field"
+
+
+def test_the_page_of_the_paper_follows_from_the_files():
+    text = (make_paper.ROOT / "docs" / "paper.md").read_text()
+    assert make_paper.page(text) == text, "python -m tools.make_paper"
+
+
+def test_a_loss_of_the_papers_share_is_excluded_only_beyond_the_noise():
+    """Said of each choice in words; here from the numbers again."""
+    for (choice, kind, budget), one in make_paper.effects().items():
+        without, _ = make_paper.CHOICES[choice]
+        share = (make_paper.BASE - without) / (make_paper.BASE - make_paper.CHANCE)
+        excluded = one.value > one.noise - share * (one.base - make_paper.CHANCE)
+        if budget == "15 s" or choice in ("lexicographic order", "border selection"):
+            assert excluded, (choice, kind, budget)
+        if budget == "110 s" and choice in ("separator", "clockwise walk"):
+            assert not excluded, (choice, kind)
 
 
 def test_rows_of_peers_say_whose_code_ran(results):
