@@ -315,17 +315,6 @@ def open_grid(count: int) -> Grid:
     return max(1, math.ceil(count / columns)), columns
 
 
-def guess_grid(count: int) -> Grid:
-    """Take the square grid that `count` pieces fill."""
-    side = round(count**0.5)
-    if side * side != count or count < 4:
-        raise PuzzleError(
-            f"{count} pieces fill no square grid; say how they lie, for example --grid 3x4 "
-            "(or the grid's full size when pieces are missing)"
-        )
-    return side, side
-
-
 def assemble(pieces: Pixels, positions: Positions, grid: Grid) -> Pixels:
     """Put the pieces on the grid, (rows * height, columns * width, 3); holes are light grey."""
     height, width = pieces.shape[1:3]

@@ -15,6 +15,7 @@ from PIL import Image
 from puzlm.errors import ModelError, PuzzleError
 from puzlm.images import Pixels, to_rgb, write_image
 from puzlm.pieces.equal_pieces import exchanged, kinds_of
+from puzlm.pieces.poses import laid
 from puzlm.pieces.repair import equal_sizes, unequal
 from puzlm.puzzle import Grid, Positions, Puzzle, assemble, draw, open_grid, parse_grid
 
@@ -74,14 +75,24 @@ class Solution:
     alternatives: tuple[Positions, ...] = ()
     order: tuple[int, ...] = ()
     """Pieces in the order in which they were placed."""
-    turns: tuple[int, ...] = ()
-    """Quarter turns counter-clockwise that set each piece upright; empty: all lay upright."""
+    poses: tuple[int, ...] = ()
+    """Poses (pieces/poses.py) that set each piece upright; empty: all lay upright."""
     upright: float = 1.0
     """How sure it is that the picture as a whole lies upright; no confidence is higher."""
     strangers: tuple[int, ...] = ()
     """Pieces left out because they seem to be of another picture."""
     tried: tuple[tuple[Grid, float], ...] = ()
     """Where nobody named the grid: those tried and how well each was filled, best first."""
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """Quarter turns counter-clockwise that set each piece upright, after any flip."""
+        return tuple(pose % 4 for pose in self.poses)
+
+    @property
+    def mirrored(self) -> tuple[int, ...]:
+        """Pieces that are to be flipped from left to right before they are turned."""
+        return tuple(piece for piece, pose in enumerate(self.poses) if pose >= 4)
 
     @property
     def solver(self) -> str:
@@ -131,9 +142,9 @@ class Solution:
 
     @property
     def _upright(self) -> Pixels:
-        if not self.turns:
+        if not self.poses:
             return self.pieces
-        return np.stack([np.rot90(p, t) for p, t in zip(self.pieces, self.turns, strict=True)])
+        return np.stack([laid(p, pose) for p, pose in zip(self.pieces, self.poses, strict=True)])
 
     @property
     def expected_wrong(self) -> float:
@@ -152,8 +163,9 @@ class Solution:
             "expected_wrong": round(self.expected_wrong, 2),
             **({"strangers": list(self.strangers)} if self.strangers else {}),
             **(
-                {"turns": list(self.turns), "upright": round(self.upright, 4)} if self.turns else {}
+                {"turns": list(self.turns), "upright": round(self.upright, 4)} if self.poses else {}
             ),
+            **({"mirrored": list(self.mirrored)} if self.mirrored else {}),
         }
 
 

@@ -37,6 +37,7 @@ from puzlm.models.box import (
     load_vision,
 )
 from puzlm.models.decoding import METHODS, WIDTH, Reader, by_slot, decode
+from puzlm.pieces.poses import QUARTERS, STRAIGHT, Poses, allowed
 from puzlm.pieces.repair import repair
 from puzlm.puzzle import Grid, Positions, Puzzle
 from puzlm.solution import (
@@ -62,7 +63,7 @@ from puzlm.solving.plain_answers import (
 )
 from puzlm.solving.search.assembly import SMALL_GRID
 from puzlm.solving.search.deadline import ended_early
-from puzlm.solving.strangers import STRANGE, put_back, strangers
+from puzlm.solving.strangers import without_strangers
 from puzlm.solving.views import look_again, read_views
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 
@@ -88,6 +89,7 @@ class Solver:
         solver: str = "auto",
         decoding: str = "valid",
         rotations: bool = False,
+        mirrored: bool = False,
     ) -> None:
         if solver not in SOLVERS:
             raise SettingsError(f"solver '{solver}' is unknown; {nearest(solver, SOLVERS)}")
@@ -98,9 +100,11 @@ class Solver:
         self._sides = sides
         self.card = dict(card or {})
         self._vision, self._edges, self._frame, self.box = vision, edges, frame, box
-        if rotations and solver not in ("auto", "classic"):
-            raise SettingsError(f"rotations: only the classic solver turns pieces, not '{solver}'")
-        self.solver, self.decoding, self.rotations = solver, decoding, rotations
+        for name, asked in (("rotations", rotations), ("mirrored", mirrored)):
+            if asked and solver not in ("auto", "classic"):
+                raise SettingsError(f"{name}: only the classic solver turns pieces, not '{solver}'")
+        self.solver, self.decoding = solver, decoding
+        self.rotations, self.mirrored = rotations, mirrored
         self.raw = False  # True: confidences as the models state them, to fit calibration.py
         self.folders: tuple[Path, ...] = ()  # where the models lie
         self.shipped = False  # True: a model of the box, for which calibration.py was fitted
@@ -119,16 +123,24 @@ class Solver:
         backend: str = "auto",
         device: str = "cpu",
         rotations: bool = False,
+        mirrored: bool = False,
     ) -> Solver:
         """Load a model from the box by name, or from a folder; None takes all that fit a puzzle.
 
         `backend` is 'torch', 'onnx' (no torch needed) or 'auto' (ONNX when it is there). With
         `rotations` pieces may be turned: classic joins them, and in `auto` a ViT says which way up.
+        With `mirrored` they may be flipped, too.
         """
         how = (backend, device)
         box = Box(*how) if name_or_path is None and solver not in ("classic", "random") else None
-        if solver in ("classic", "random") or rotations and box is not None:
-            alone = cls(box=box, solver=solver, decoding=decoding, rotations=rotations)
+        if solver in ("classic", "random") or (rotations or mirrored) and box is not None:
+            alone = cls(
+                box=box,
+                solver=solver,
+                decoding=decoding,
+                rotations=rotations,
+                mirrored=mirrored,
+            )
             alone.folders = model_folders(solver, name_or_path)
             return alone
         wanted = "vision" if box is not None and solver.startswith("vision") else name_or_path
@@ -151,6 +163,7 @@ class Solver:
                 solver=solver,
                 decoding=decoding,
                 rotations=rotations,
+                mirrored=mirrored,
                 frame=load_frame(folder) if solver == "auto" else None,
             )
         else:
@@ -167,6 +180,7 @@ class Solver:
                 solver=solver,
                 decoding=decoding,
                 rotations=rotations,
+                mirrored=mirrored,
             )
         found._check_parts(str(folder))
         found.shipped = checkpoints.shipped(folder)
@@ -187,6 +201,7 @@ class Solver:
             solver=solver,
             decoding=decoding,
             rotations=self.rotations,
+            mirrored=self.mirrored,
         )
         other.raw, other.shipped, other.folders = self.raw, self.shipped, self.folders
         return other
@@ -253,19 +268,23 @@ class Solver:
         self, puzzles: Iterable[Puzzle], *, given: Sequence[Given] | None = None
     ) -> list[Solution]:
         """Solve many puzzles, reading those of one grid together."""
-        puzzles = list(puzzles)
+        asked = puzzles = list(puzzles)
         if given is None:  # a protocol may give pieces away, the centre say
             given = [p.settings.get("given") or {} for p in puzzles]
-        ways = [self._grids_tried(*one) for one in zip(puzzles, given, strict=True)]
+        ways = [self.grids_tried(*one) for one in zip(puzzles, given, strict=True)]
         puzzles = [replace(p, grid=w[0][0]) if w else p for p, w in zip(puzzles, ways, strict=True)]
         fixed = [check_given(g, p) for g, p in zip(given, puzzles, strict=True)]
-        found = self._solved(puzzles, fixed)
+        found = self.solved(puzzles, fixed)
+        if self.solver == "auto":
+            found = upright.reposed(self, asked, given, found)
         # What makes a stranger was fitted to the shipped encoder of sides.
         if self.solver == "auto" and self.shipped and self.edges is not None:
-            found = self._without_strangers(puzzles, fixed, found)
+            found = without_strangers(self, puzzles, fixed, found)
         early = ended_early()
         found = [replace(f, used=replace(f.used, early=True)) for f in found] if early else found
-        return [replace(f, tried=tuple(w)) for f, w in zip(found, ways, strict=True)]
+        return [
+            f if f.tried else replace(f, tried=tuple(w)) for f, w in zip(found, ways, strict=True)
+        ]
 
     def solve_pile(
         self, x: Puzzle | Sequence[Pixels | Image.Image] | str | Path, number: int | None = None
@@ -277,65 +296,58 @@ class Solver:
         from puzlm.solving import piles  # late, for scipy's sake: a small puzzle starts without it
 
         pile = as_puzzle(x)
-        turned = self.rotations or bool(pile.settings.get("rotations"))
+        poses = self._poses(pile)
+        turned = len(poses) > 1
+        if turned and poses != QUARTERS:
+            raise PuzzleError(
+                "several puzzles in one pile: turned pieces must be square, unflipped"
+            )
         heaps = piles.split(pile.pieces, self.edges, turned, number)
         puzzles = []
         for heap in heaps:
             own = pile.pieces[heap.pieces]
-            free = len(own) <= piles.OPEN and not turned
-            settings = {"open": True} if free else {"rotations": True} if turned else {}
+            settings = {"open": len(own) <= piles.OPEN, "rotations": turned}
             puzzles.append(Puzzle(own, heap.grid, settings=settings))
         return [(h.pieces, s) for h, s in zip(heaps, self.solve_many(puzzles), strict=True)]
 
-    def _grids_tried(self, puzzle: Puzzle, given: Given) -> list[tuple[Grid, float]]:
+    def grids_tried(self, puzzle: Puzzle, given: Given) -> list[tuple[Grid, float]]:
         """Grids tried for a puzzle whose grid nobody named, best first; else none."""
         if not puzzle.settings.get("open") or self.solver == "random":
             return []
-        if given or self.rotations or puzzle.settings.get("rotations"):
+        if given:
             if len(puzzle.pieces) == puzzle.cells:
                 return []
-            why = "given" if given else "turned"
             raise PuzzleError(
-                f"{len(puzzle.pieces)} pieces fill no square grid, and where pieces are {why} no "
-                "other is tried; say how they lie, for example --grid 3x4"
+                f"{len(puzzle.pieces)} pieces fill no square grid, and a given cell says nothing "
+                "where the grid is not known; name it, for example --grid 3x4"
             )
-        return grids.tried(puzzle.pieces, self.edges)
+        return grids.tried(puzzle.pieces, self.edges, self._poses(puzzle))
 
-    def _without_strangers(
-        self, puzzles: list[Puzzle], fixed: list[dict[int, int]], found: list[Solution]
-    ) -> list[Solution]:
-        """Solve puzzles again without the pieces that seem to be of another picture."""
-        result = list(found)
-        for i, (puzzle, given, first) in enumerate(zip(puzzles, fixed, found, strict=True)):
-            if is_large(puzzle) or first.used.clear:
-                continue
-            odds = strangers(self.edges, puzzle, first.positions)
-            odds[list(given)] = 0.0
-            own = np.flatnonzero(odds < STRANGE)
-            if len(own) == len(odds):
-                continue
-            less = replace(puzzle, pieces=puzzle.pieces[own], truth=None, names=(), settings={})
-            back = {int(piece): k for k, piece in enumerate(own)}
-            again = self._solved([less], [{back[p]: c for p, c in given.items()}])[0]
-            result[i] = put_back(first, again, own, odds)
-        return result
-
-    def _solved(self, puzzles: list[Puzzle], fixed: list[dict[int, int]]) -> list[Solution]:
-        """Solve puzzles whose grids are known."""
-        turned = self.rotations or (
-            self.solver == "auto" and all(p.settings.get("rotations") for p in puzzles)
+    def _poses(self, puzzle: Puzzle) -> Poses:
+        """How the pieces of a puzzle may lie."""
+        heard = puzzle.settings if self.solver in ("auto", "classic") else {}
+        height, width = puzzle.pieces.shape[1:3]
+        return allowed(
+            self.rotations or bool(heard.get("rotations")),
+            self.mirrored or bool(heard.get("mirrored")),
+            height == width,
         )
-        if self.solver in ("classic", "random") or turned:
+
+    def solved(self, puzzles: list[Puzzle], fixed: list[dict[int, int]]) -> list[Solution]:
+        """Solve puzzles whose grids are known."""
+        ways = [self._poses(puzzle) for puzzle in puzzles]
+        if len(set(ways)) > 1:
+            parts = zip(puzzles, fixed, strict=True)
+            return [self.solved([puzzle], [given])[0] for puzzle, given in parts]
+        if self.solver in ("classic", "random") or ways and ways[0] != STRAIGHT:
             edges = upright.learned_edges(self)
             alone = [
-                by_chance(p, g)
-                if self.solver == "random"
-                else by_pixels(p, g, self.rotations, edges)
+                by_chance(p, g) if self.solver == "random" else by_pixels(p, g, ways[0], edges)
                 for p, g in zip(puzzles, fixed, strict=True)
             ]
             alone = [self._calibrated(*one) for one in zip(alone, fixed, strict=True)]
             eyes = upright.eyes(self)
-            alone = [upright.settled(*one, eyes) for one in zip(alone, fixed, strict=True)]
+            alone = [upright.settled(*one, eyes, ways[0]) for one in zip(alone, fixed, strict=True)]
             return [checked(*one) for one in zip(alone, puzzles, fixed, strict=True)]
         self._check_parts(f"solver '{self.solver}'")
         if self.solver in ("seq2seq", "vision"):
@@ -348,7 +360,7 @@ class Solver:
                 if self.box is not None and is_page(puzzle):
                     evidence.clear = by_strokes(puzzle, fix)
                 elif is_large(puzzle):
-                    evidence.clear = by_joining(puzzle, fix, False, "auto")
+                    evidence.clear = by_joining(puzzle, fix, STRAIGHT, "auto")
                 elif not fix:
                     evidence.clear = sure_by_sides(self, puzzle, evidence)
         if self.solver in ("auto", "vision"):

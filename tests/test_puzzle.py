@@ -20,7 +20,7 @@ from puzlm.puzzle import (
     cut,
     draw,
     geometry,
-    guess_grid,
+    open_grid,
     parse_grid,
     shuffled,
 )
@@ -203,15 +203,13 @@ def test_piece_files_sort_like_numbers(photo, tmp_path):
     assert np.array_equal(back.pieces, pieces)
 
 
-def test_parse_and_guess_grid():
+def test_parse_grid_and_the_place_holder():
     assert parse_grid("3") == parse_grid(3) == (3, 3)
     assert parse_grid("3x4") == (3, 4)
-    assert guess_grid(25) == (5, 5)
+    assert open_grid(25) == (5, 5) and open_grid(12) == (3, 4)
     for bad in ("", "x", "3x", "0", "-3", "1", "3x4x5"):
         with pytest.raises(PuzzleError):
             parse_grid(bad)
-    with pytest.raises(PuzzleError, match="no square grid"):
-        guess_grid(12)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def check_solver(solver: str, model: str | None, decode: str | None, turned: boo
     """Refuse options that the chosen solver would not heed."""
     name = "classic" if turned and solver == "auto" else solver
     if decode and name not in ("auto", "seq2seq"):
-        why = " (which --rotations takes)" if turned else ""
+        why = " (which --rotations and --mirrored take)" if turned else ""
         raise SettingsError(f"--decode {decode}: is for the seq2seq solver, not for {name}{why}")
     if model and (solver in ("classic", "random") or ":" in solver):
         raise SettingsError(f"--model {model}: solver {solver} uses no model")

@@ -114,8 +114,9 @@ def solve(
         typer.Option("--puzzles", help="Several puzzles in one pile: how many, or auto."),
     ] = None,
     rotations: Annotated[
-        bool, typer.Option(help="Pieces may be turned by quarter turns; a model says which way up.")
+        bool, typer.Option(help="Pieces may be turned; a model says which way up.")
     ] = False,
+    mirrored: Annotated[bool, typer.Option(help="Pieces may be flipped.")] = False,
     kind: Annotated[
         str, typer.Option(help="picture, page (strips of shredded pages), or auto: see for itself.")
     ] = "auto",
@@ -147,19 +148,23 @@ def solve(
         if not as_json:
             documents.show(told)
         return
-    check_solver(solver, model, decode, rotations)
+    check_solver(solver, model, decode, rotations or mirrored)
     fixed = _given(given) if given else None
     if (table := photos.table_of(puzzles, grid)) is not None:
         rotations = rotations or table.turned
         path: Path | list[Path] = puzzles[0]
     else:
         path = solving.find(puzzles)
-    chosen = "seq2seq" if decode and not rotations else "auto"
+    chosen = "seq2seq" if decode and not (rotations or mirrored) else "auto"
     chosen = chosen if solver == "auto" else solver
 
     def engine() -> Solver:
         return Solver.from_pretrained(
-            model, solver=chosen, decoding=decode or "valid", rotations=rotations
+            model,
+            solver=chosen,
+            decoding=decode or "valid",
+            rotations=rotations,
+            mirrored=mirrored,
         )
 
     if several is not None:

@@ -300,10 +300,7 @@ def animation(puzzle: Puzzle, solution: Solution) -> bytes:
     """A GIF of pieces moving to their places."""
     from puzlm.web.gif import draw
 
-    if solution.turns:  # the animation shows pieces that lie upright
-        turned = zip(puzzle.pieces, solution.turns, strict=True)
-        puzzle = Puzzle(np.stack([np.rot90(p, t) for p, t in turned]), puzzle.grid)
-    return draw(puzzle, solution.positions.tolist(), list(solution.order))
+    return draw(puzzle, solution.positions.tolist(), list(solution.order), solution.poses)
 
 
 def record(found: Solution, puzzle: Puzzle, picture: Path) -> dict[str, Any]:
@@ -380,12 +377,13 @@ def remarks(found: Solution, puzzle: Puzzle) -> list[str]:
     if puzzle.settings.get("found"):
         said.append(f"grid {rows}x{columns}, found from the seams; --grid sets another")
     placed = np.flatnonzero(found.positions >= 0)
-    if round(found.expected_wrong):
+    # Which way up the whole lies is told elsewhere: then all pieces are right, or none.
+    wrong = round(float((1 - found.confidences[placed] / found.upright).sum()))
+    if wrong:
         least = placed[np.argsort(found.confidences[placed], kind="stable")][:LEAST_SURE]
         named = ", ".join(puzzle.names[i] if puzzle.names else str(i) for i in least)
         said.append(
-            f"about {round(found.expected_wrong)} of {len(placed)} pieces are probably wrong; "
-            f"least sure: {named}"
+            f"about {wrong} of {len(placed)} pieces are probably wrong; least sure: {named}"
         )
     if puzzle.sheet is not None:
         height, width = puzzle.pieces.shape[1:3]

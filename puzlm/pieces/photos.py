@@ -13,7 +13,7 @@ from puzlm.errors import ImageError, PuzlmError, PuzzleError
 from puzlm.files import write_all
 from puzlm.images import IMAGE_SUFFIXES, Pixels, encode_image, read_image
 from puzlm.pieces.table import Table, find_pieces
-from puzlm.puzzle import Grid, Puzzle, guess_grid, parse_grid
+from puzlm.puzzle import Grid, Puzzle, open_grid, parse_grid
 from puzlm.solution import Solution
 
 HEIC = (".heic", ".heif")
@@ -108,19 +108,10 @@ def table_of(paths: Sequence[Path], grid: str | None = None) -> Table | None:
 
 
 def as_puzzle(table: Table, grid: Grid | int | str | None) -> Puzzle:
-    """The pieces of a table as a puzzle; too few or too many of them for the grid are allowed."""
-    count = len(table.pieces)
-    if grid is None:
-        try:
-            known = guess_grid(count)
-        except PuzzleError as error:
-            raise PuzzleError(
-                f"{count} pieces were found, which fill no square grid; say how they lie, for "
-                "example --grid 3x4 (see `puzlm pieces` for a picture of what was found)"
-            ) from error
-    else:
-        known = parse_grid(grid)
-    return Puzzle(table.pieces, known, settings={"rotations": table.turned})
+    """The pieces of a table as a puzzle; the solver finds a grid that nobody named."""
+    known = open_grid(len(table.pieces)) if grid is None else parse_grid(grid)
+    settings = {"rotations": table.turned, "open": grid is None}
+    return Puzzle(table.pieces, known, settings=settings)
 
 
 def places(table: Table) -> list[dict[str, Any]]:

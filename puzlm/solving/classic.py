@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.errors import PuzzleError
+from puzlm.pieces.poses import STRAIGHT, Poses, in_poses
 from puzlm.pieces.repair import SOUND, Wear
-from puzlm.solving.search.assembly import assemble, assemble_turned
+from puzlm.solving.search.assembly import assemble_posed
 from puzlm.solving.search.board import best_buddies
 
 Pieces = NDArray[np.uint8]
@@ -56,16 +57,16 @@ CHUNK = 1 << 22  # matrix entries worked on at a time, 32 MB in float64
 
 @dataclass(frozen=True)
 class ClassicResult:
-    """Hold a solution: cell, confidence in [0, 1] and quarter turns of each piece, all (n,).
+    """Hold a solution: cell, confidence in [0, 1] and pose of each piece, all (n,).
 
-    positions[i] is the raster cell of piece i, -1 if it was left over. turns[i] counter-clockwise
-    quarter turns (`np.rot90(piece, turns[i])`) set it upright. confidence[i] is the mean over the
-    sides of piece i that touch a neighbour of 1 - cost / cost of the best rival (0 if worse).
+    positions[i] is the raster cell of piece i, -1 if it was left over. `laid(piece, poses[i])`
+    (pieces/poses.py) sets it upright. confidence[i] is the mean over the sides of piece i that
+    touch a neighbour of 1 - cost / cost of the best rival (0 if worse).
     """
 
     positions: Ints
     confidence: NDArray[np.float64]
-    turns: Ints
+    poses: Ints
 
 
 def solve(
@@ -73,44 +74,37 @@ def solve(
     grid: tuple[int, int],
     measure: str = "seams",
     given: Mapping[int, int] | None = None,
-    rotations: bool = False,
+    poses: Poses = STRAIGHT,
     seed: int = 0,
     beside: Callable[[Pieces], Pair] | None = None,
+    rounds: int = 330,
 ) -> ClassicResult:
     """Arrange pieces (n, height, width, 3) in a grid (rows, columns) by how their borders fit.
 
-    With `rotations` each (square) piece may be turned by any multiple of 90 degrees; the picture
-    as a whole may then come out upside down unless a piece is `given`, upright, in its cell.
-    Fewer pieces than cells leave holes, more leave pieces over. `beside` scores pairs of pieces in
-    another way; what it says counts more than pixels do, which know worn borders less well.
+    Each piece may lie in any of the `poses`; the picture as a whole may then come out in another
+    pose unless a piece is `given`, as it lies, in its cell. Fewer pieces than cells leave holes,
+    more leave pieces over. `beside` scores pairs of pieces in another way; what it says counts
+    more than pixels do, which know worn borders less well.
     """
     if measure not in MEASURES:
         raise ValueError(f"measure is {measure!r}; give one of {', '.join(MEASURES)}")
     pieces = _checked(pieces)
-    n, height, width, _ = pieces.shape
-    if rotations and height != width:
-        raise PuzzleError(f"pieces are {height}x{width} pixels; rotations need square pieces")
-    if rotations:
-        turned = [np.rot90(pieces, turn, axes=(1, 2)) for turn in range(4)]
-        pieces = np.concatenate(turned)
+    n, k = len(pieces), len(poses)
+    pieces = in_poses(pieces, poses)
     costs = MEASURES[measure](pieces)
-    if rotations:
-        own = np.arange(4 * n)
-        for cost in costs:
-            for turn in range(4):
-                cost[own, (own + turn * n) % (4 * n)] = np.inf
+    own = np.arange(k * n)
+    for cost in costs:
+        for pose in range(1, k):
+            cost[own, (own + pose * n) % (k * n)] = np.inf
     right, below = (scores(cost) for cost in costs)
     if beside is not None:
         right, below = (
             np.where(np.isfinite(by_pixels), PIXELS_BESIDE * by_pixels + by_other, -np.inf)
             for by_pixels, by_other in zip((right, below), beside(pieces), strict=True)
         )
-    if rotations:
-        positions, turns = assemble_turned(right, below, grid, given, seed)
-    else:
-        positions, turns = assemble(right, below, grid, None, given, seed), np.zeros(n, np.int64)
-    chosen = turns * n + np.arange(n)
-    return ClassicResult(positions, _confidence(positions, chosen, costs, grid), turns)
+    positions, lies = assemble_posed(right, below, grid, poses, given, seed, rounds)
+    chosen = np.searchsorted(poses, lies) * n + np.arange(n)
+    return ClassicResult(positions, _confidence(positions, chosen, costs, grid), lies)
 
 
 def scores(cost: Costs) -> Costs:

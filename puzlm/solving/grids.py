@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from puzlm.images import Pixels
+from puzlm.pieces.poses import STRAIGHT, Poses, in_poses
 from puzlm.puzzle import Grid
 from puzlm.solution import Floats
 from puzlm.solving.search.board import runner_up
@@ -43,47 +44,56 @@ def candidates(count: int) -> list[Grid]:
     return sorted(found)
 
 
-def tried(pieces: Pixels, edges: Any = None) -> list[tuple[Grid, float]]:
-    """Grids of a pile (n, height, width, 3) and how well the pieces fill each, best first."""
-    right, below = _scores(pieces, edges)
+def tried(pieces: Pixels, edges: Any = None, poses: Poses = STRAIGHT) -> list[tuple[Grid, float]]:
+    """Grids of a pile (n, height, width, 3) and how well the pieces fill each, best first.
+
+    Where the pieces may be turned by quarters a grid is the one on its side: the wider is tried.
+    """
+    right, below = _scores(pieces, edges, poses)
     n, height, width = pieces.shape[:3]
 
     def valued(grid: Grid, thorough: bool) -> tuple[Grid, float]:
         slender = np.log(grid[1] * width / (grid[0] * height)) ** 2
         handicap = SLENDER * slender + UNEVEN * abs(grid[0] * grid[1] - n)
-        return grid, _value(right, below, grid, thorough) - float(handicap)
+        return grid, _value(right, below, grid, poses, thorough) - float(handicap)
 
-    first = sorted((valued(grid, False) for grid in candidates(n)), key=lambda one: -one[1])
+    wide = any(pose % 2 for pose in poses)
+    among = [grid for grid in candidates(n) if not wide or grid[0] <= grid[1]]
+    first = sorted((valued(grid, False) for grid in among), key=lambda one: -one[1])
     best = [valued(grid, True) for grid, _ in first[:CLOSER]]
     return sorted(best, key=lambda one: -one[1]) + first[CLOSER:]
 
 
-def _scores(pieces: Pixels, edges: Any) -> tuple[Floats, Floats]:
-    """How much better than the typical second best each pair fits: two (n, n)."""
+def _scores(pieces: Pixels, edges: Any, poses: Poses) -> tuple[Floats, Floats]:
+    """How much better than the typical second best each pair fits: two (kn, kn) in k poses."""
     from puzlm.solving import classic
 
+    pieces = in_poses(pieces, poses)
+    n = len(pieces) // len(poses)
+    itself = np.arange(len(pieces)) % n
+    itself = itself[:, None] == itself
     parts = [(1.0 if edges is None else PIXELS, classic.evidence(pieces))]
     if edges is not None:
         parts.append((1.0, edges.scores(pieces)))
     right, below = np.zeros((2, len(pieces), len(pieces)))
     for weight, pair in parts:
-        across, down = (np.array(scores, np.float64) for scores in pair)
-        for scores in (across, down):
-            np.fill_diagonal(scores, -np.inf)
-        least = runner_up(across, down) if len(pieces) > 2 else 0.0
+        across, down = (np.where(itself, -np.inf, scores) for scores in pair)
+        least = runner_up(across, down) if n > 2 else 0.0
         right += weight * (across - least)
         below += weight * (down - least)
     return right, below
 
 
-def _value(right: Floats, below: Floats, grid: Grid, thorough: bool) -> float:
+def _value(right: Floats, below: Floats, grid: Grid, poses: Poses, thorough: bool) -> float:
     """The objective of a good arrangement on a grid, found in milliseconds or more thoroughly."""
     from puzlm.solving.search import assembly
 
-    if grid[0] * grid[1] <= assembly.SMALL_GRID:
+    if poses == STRAIGHT and grid[0] * grid[1] <= assembly.SMALL_GRID:
         return float(assembly.beam_search(right, below, grid, width=WIDTH, hole=0.0)[1][0])
     if thorough:
-        found = assembly.assemble(right, below, grid, rounds=ROUNDS, hole=0.0)
+        found, lies = assembly.assemble_posed(right, below, grid, poses, rounds=ROUNDS, hole=0.0)
     else:
-        found = assembly.joined(right, below, grid)
+        found, lies = assembly.joined(right, below, grid, poses)
+    chosen = np.searchsorted(poses, lies) * len(found) + np.arange(len(found))
+    right, below = right[np.ix_(chosen, chosen)], below[np.ix_(chosen, chosen)]
     return assembly.objective(found, right, below, grid)

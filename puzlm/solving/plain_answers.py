@@ -12,6 +12,7 @@ import numpy as np
 
 from puzlm.errors import PuzzleError
 from puzlm.models.decoding import assigned
+from puzlm.pieces.poses import QUARTERS, Poses
 from puzlm.puzzle import Puzzle
 from puzlm.solution import Given, Solution, Used, at_random
 from puzlm.solving.evidence import TOUCHING, Evidence, Read
@@ -22,7 +23,7 @@ LEAST = 3  # pixels of a piece's side
 DENSE = 5000  # up to here learned sides can be compared all with all, where borders are worn
 
 TOUCHING_TURNED = 0.6  # mean confidence of pixels above which turned pieces touch and pixels know
-MOST_TURNED = 150  # pieces; four times as many are compared
+MOST_TURNED = 150  # pieces; four or eight times as many are compared
 
 
 def by_reading(puzzle: Puzzle, evidence: Evidence, decoding: str) -> Solution:
@@ -55,31 +56,31 @@ def by_looking(
     return Solution(cells, sure, puzzle.grid, Used("vision"), seconds, puzzle.pieces, (), order)
 
 
-def by_pixels(puzzle: Puzzle, given: Given, rotations: bool, edges: Any = None) -> Solution:
-    """Match pixels along the borders; with `rotations` pieces may be turned.
+def by_pixels(puzzle: Puzzle, given: Given, poses: Poses, edges: Any = None) -> Solution:
+    """Match pixels along the borders of pieces in any of some poses.
 
     Turned pieces whose borders are worn leave pixels in doubt: then learned `edges` are asked, too.
     """
     from puzlm.solving import classic
 
-    rotations = rotations or bool(puzzle.settings.get("rotations"))
-    if is_large(puzzle) and (joined := by_joining(puzzle, given, rotations)):
+    posed = len(poses) > 1
+    if is_large(puzzle) and (joined := by_joining(puzzle, given, poses)):
         return joined
     start = time.perf_counter()
-    found = classic.solve(puzzle.pieces, puzzle.grid, given=given, rotations=rotations)
+    found = classic.solve(puzzle.pieces, puzzle.grid, given=given, poses=poses)
     used = Used("classic")
-    few = rotations and 1 < len(found.confidence) <= MOST_TURNED
+    few = posed and 1 < len(found.confidence) <= MOST_TURNED
     if few and edges is not None and float(found.confidence.mean()) < TOUCHING_TURNED:
         found = classic.solve(
-            puzzle.pieces, puzzle.grid, given=given, rotations=True, beside=edges.scores
+            puzzle.pieces, puzzle.grid, given=given, poses=poses, beside=edges.scores
         )
         used = Used("classic", ("pixels", "edges"))
     sure = np.clip(found.confidence, 0, 1)
     order = tuple(np.argsort(-sure, kind="stable").tolist())
-    turns = tuple(found.turns.tolist()) if rotations else ()
+    lies = tuple(found.poses.tolist()) if posed else ()
     spent = time.perf_counter() - start
     at = found.positions
-    return Solution(at, sure, puzzle.grid, used, spent, puzzle.pieces, (), order, turns)
+    return Solution(at, sure, puzzle.grid, used, spent, puzzle.pieces, (), order, lies)
 
 
 def is_large(puzzle: Puzzle) -> bool:
@@ -88,7 +89,7 @@ def is_large(puzzle: Puzzle) -> bool:
 
 
 def by_joining(
-    puzzle: Puzzle, given: Given, rotations: bool, name: str = "classic"
+    puzzle: Puzzle, given: Given, poses: Poses, name: str = "classic"
 ) -> Solution | None:
     """Match pixels along the borders of a large puzzle: groups of pieces that grow (large.py).
 
@@ -104,16 +105,18 @@ def by_joining(
             f"pieces are {height}x{width} pixels; {len(puzzle.pieces):,} of them can be told apart "
             f"from {LEAST}x{LEAST} on"
         )
-    if rotations and height != width:
-        raise PuzzleError(f"pieces are {height}x{width} pixels; rotations need square pieces")
+    turned = len(poses) > 1
+    if turned and poses != QUARTERS:
+        what = "mirrored" if any(pose >= 4 for pose in poses) else "turned and not square"
+        raise PuzzleError(f"{len(puzzle.pieces):,} pieces: at most {LARGE:,} may be {what}")
     sphere = classic.SPHERE * classic.bleeding(puzzle.pieces)
-    search = Search(puzzle.pieces, puzzle.grid, turned=rotations, sphere=sphere)
+    search = Search(puzzle.pieces, puzzle.grid, turned=turned, sphere=sphere)
     dense = max(len(puzzle.pieces), puzzle.cells) <= DENSE
     if name == "auto" and dense and search.touching < TOUCHING:
         return None
     found = search.solve(given)
     order = tuple(np.argsort(-found.sure, kind="stable").tolist())
-    turns = tuple(found.turns.tolist()) if rotations else ()
+    lies = tuple(found.turns.tolist()) if turned else ()
     spent = time.perf_counter() - start
     return Solution(
         found.positions,
@@ -124,7 +127,7 @@ def by_joining(
         puzzle.pieces,
         (),
         order,
-        turns,
+        lies,
     )
 
 

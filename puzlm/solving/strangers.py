@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from puzlm.puzzle import Grid, Positions, Puzzle
 from puzlm.solution import Floats, Solution
+from puzlm.solving.plain_answers import is_large
 
 # P(stranger) = sigmoid(sum of weight x feature), fitted to validation pictures with one stranger
 # for twenty own pieces: docs/runs/strangers-val.txt. "neighbour" is the best cosine with a piece
@@ -73,7 +74,27 @@ def strangers(edges: Any, puzzle: Puzzle, positions: Positions) -> Floats:
     return found if 0 < likely.sum() <= max(1, MOST * len(found)) else np.zeros(len(found))
 
 
-def put_back(
+def without_strangers(
+    solver: Any, puzzles: list[Puzzle], fixed: list[dict[int, int]], found: list[Solution]
+) -> list[Solution]:
+    """Solve puzzles again without the pieces that seem to be of another picture."""
+    result = list(found)
+    for i, (puzzle, given, first) in enumerate(zip(puzzles, fixed, found, strict=True)):
+        if is_large(puzzle) or first.used.clear or first.poses:
+            continue
+        odds = strangers(solver.edges, puzzle, first.positions)
+        odds[list(given)] = 0.0
+        own = np.flatnonzero(odds < STRANGE)
+        if len(own) == len(odds):
+            continue
+        less = replace(puzzle, pieces=puzzle.pieces[own], truth=None, names=(), settings={})
+        back = {int(piece): k for k, piece in enumerate(own)}
+        again = solver.solved([less], [{back[p]: c for p, c in given.items()}])[0]
+        result[i] = _put_back(first, again, own, odds)
+    return result
+
+
+def _put_back(
     first: Solution, again: Solution, own: NDArray[np.int64], strangeness: Floats
 ) -> Solution:
     """The answer `again` of the `own` pieces alone, as an answer of all; strangers lie nowhere."""

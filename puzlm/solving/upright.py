@@ -15,13 +15,19 @@ from typing import Any
 import numpy as np
 
 from puzlm.images import Pixels
-from puzlm.puzzle import cut
-from puzlm.solution import Floats, Solution
+from puzlm.pieces.poses import AFTER, Poses, allowed, laid
+from puzlm.puzzle import Puzzle, cut
+from puzlm.solution import Floats, Given, Solution
+from puzlm.solving.plain_answers import MOST_TURNED, TOUCHING_TURNED
 
 NINTHS = "3x3"  # the grid in which any picture is shown: the ViT has an output for few others
 LEAST = 12  # pixels of a picture's side, of which the ViT sees half; smaller ones show nothing
 # Fitted to 200 validation pictures by docs/upright_val.py: docs/runs/upright-val.txt.
 TEMPERATURE = 8.7
+FEWEST = 4  # pieces that can be found to be turned
+# Expected wrong pieces from which that is asked. Turned pieces are unlike those of the fit of the
+# confidences: of 36 turned validation puzzles answers as they lie expected 0 to 0.7 a piece wrong.
+UNLIKELY = 0.3
 
 
 def eyes(solver: Any) -> Any:
@@ -35,6 +41,41 @@ def eyes(solver: Any) -> Any:
     return seen if seen is not None and NINTHS in seen.settings.grids else None
 
 
+def reposed(
+    solver: Any, puzzles: list[Puzzle], given: Sequence[Given], found: list[Solution]
+) -> list[Solution]:
+    """Solve puzzles in doubt again, if their pieces touch once they are turned or flipped."""
+    result = list(found)
+    for i, (puzzle, first) in enumerate(zip(puzzles, found, strict=True)):
+        straight = not first.poses and not given[i] and not first.used.clear
+        few = FEWEST <= len(puzzle.pieces) <= MOST_TURNED
+        if not straight or not few or first.expected_wrong < UNLIKELY:
+            continue
+        if (lies := _lying(solver, puzzle)) is not None:
+            again = solver.solve(replace(puzzle, settings=puzzle.settings | lies))
+            note = f"found to be turned; {again.used.note}"
+            result[i] = replace(again, used=replace(again.used, note=note))
+    return result
+
+
+def _lying(solver: Any, puzzle: Puzzle) -> dict[str, bool] | None:
+    """Settings that say how pieces lie, if their pixels are sure of it; None if they are not."""
+    from puzlm.solving import classic, grids
+
+    height, width = puzzle.pieces.shape[1:3]
+    best, sure = None, TOUCHING_TURNED
+    for mirrored in (False, True):
+        poses = allowed(True, mirrored, height == width)
+        grid = puzzle.grid
+        if puzzle.settings.get("open"):
+            grid = grids.tried(puzzle.pieces, solver.edges, poses)[0][0]
+        found = classic.solve(puzzle.pieces, grid, poses=poses, rounds=0)
+        value = float(found.confidence.mean())
+        if value > sure and len(set(found.poses.tolist())) > 1:
+            best, sure = {"rotations": True, "mirrored": mirrored}, value
+    return best
+
+
 def learned_edges(solver: Any) -> Any:
     """The encoder of sides that may help to join turned pieces; None without one."""
     if solver.solver != "auto":
@@ -45,31 +86,37 @@ def learned_edges(solver: Any) -> Any:
         return None
 
 
-def settled(found: Solution, given: Collection[int], vision: Any) -> Solution:
-    """Turn an answer with turned pieces upright; its confidences count whether that is right.
+def settled(found: Solution, given: Collection[int], vision: Any, poses: Poses) -> Solution:
+    """Turn an answer of pieces in some poses upright; its confidences count whether that is right.
 
-    A given piece has fixed the turn. Without a ViT the answer stays as it lies: one of the two or,
-    if the grid is square, four turns that are all as likely.
+    A given piece has fixed the pose of the whole. Without a ViT the answer stays as it lies: one of
+    those that fit the grid, all as likely. Nobody knows whether a picture is mirrored: the fewer
+    pieces are flipped, the better.
     """
-    if not found.turns or len(given):
+    if not found.poses or len(given):
         return found
     start = time.perf_counter()
     rows, columns = found.grid
-    turns = range(0, 4, 1 if rows == columns else 2)
+    turns = [pose for pose in poses if pose < 4 and (pose % 2 == 0 or rows == columns)]
     picture = found.array
     if vision is None or min(picture.shape[:2]) < LEAST:
         share, how = np.full(len(turns), 1 / len(turns)), "which way up is not known"
     else:
         share, how = chances(vision, picture, turns), "set upright by vision"
-    best = int(share.argmax())
-    cells = np.rot90(np.arange(rows * columns).reshape(rows, columns), turns[best]).ravel()
+    whole, sure = turns[int(share.argmax())], float(share.max())
+    if poses[-1] >= 4:
+        how += ", perhaps mirrored as a whole"
+        sure /= 2
+        if 2 * sum(pose >= 4 for pose in found.poses) > len(found.poses):
+            whole = int(AFTER[4, whole])
+    cells = laid(np.arange(rows * columns).reshape(rows, columns), whole).ravel()
     place = np.append(np.argsort(cells), -1)  # the cell that each cell goes to; -1 stays
     return replace(
         found,
         positions=place[found.positions],
-        confidences=found.confidences * share[best],
-        turns=tuple((turn + turns[best]) % 4 for turn in found.turns),
-        upright=float(share[best]),
+        confidences=found.confidences * sure,
+        poses=tuple(AFTER[whole, list(found.poses)].tolist()),
+        upright=sure,
         used=replace(found.used, note=how),
         seconds=found.seconds + time.perf_counter() - start,
     )

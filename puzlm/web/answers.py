@@ -153,6 +153,8 @@ class Solved(BaseModel):
     """Whether edges left no doubt, so that no large model was asked."""
     turns: list[int] = []
     """Quarter turns counter-clockwise that set each piece upright; empty: all lay upright."""
+    mirrored: list[int] = []
+    """Pieces that are to be flipped from left to right before they are turned."""
     symbols: list[SuperToken] | None = None
     """The super-token of every piece, when asked for."""
 

@@ -86,10 +86,10 @@ MAKE_FIELDS = {
     "jitter": "1: eroded pieces lie anywhere in their cells.",
 }
 SOLVE_FIELDS = {
-    "grid": "3 or 3x4; a square is guessed when left out.",
+    "grid": "3 or 3x4; found when left out.",
     "solver": f"One of {', '.join(SOLVERS)}.",
     "decode": f"For seq2seq: one of {', '.join(METHODS)}.",
-    "rotations": "1: the pieces are square, and each may be turned by quarter turns.",
+    "rotations": "1: each piece may be turned, by half turns if they are not square.",
     "given": 'Fixed placements as JSON {"piece": cell}.',
     "symbols": "1: also give the super-token of every piece, without the parts of splits.",
 }
@@ -98,6 +98,7 @@ GIF_FIELDS = {
     "positions": "JSON list: cell of each piece, -1 for none.",
     "order": "JSON list: pieces in the order in which they move.",
     "turns": "JSON list: quarter turns counter-clockwise of each piece; none when left out.",
+    "mirrored": "JSON list: pieces that are flipped from left to right before.",
 }
 
 
@@ -261,10 +262,13 @@ def create_app(
         puzzle, form = await take_puzzle(request, set(GIF_FIELDS), gif.PIXELS)
         positions = intake.numbers(form, "positions", len(puzzle.pieces), -1, puzzle.cells - 1)
         order = intake.numbers(form, "order", len(puzzle.pieces), 0, len(puzzle.pieces) - 1)
-        turns = [0] * len(order)
+        poses = [0] * len(order)
         if intake.text(form, "turns"):
-            turns = intake.numbers(form, "turns", len(order), 0, 3)
-        drawn = await staff.decode(request, "animation", puzzle, positions, order, turns)
+            poses = intake.numbers(form, "turns", len(order), 0, 3)
+        if intake.text(form, "mirrored"):
+            for piece in intake.numbers(form, "mirrored", None, 0, len(order) - 1):
+                poses[piece] = poses[piece] % 4 + 4
+        drawn = await staff.decode(request, "animation", puzzle, positions, order, poses)
         return Response(drawn, media_type="image/gif")
 
     return app

@@ -115,6 +115,7 @@ class Puzzles:
             or "seq2seq" in solution.used.evidence,
             "clear": solution.used.clear,
             "turns": list(solution.turns),
+            "mirrored": list(solution.mirrored),
             # Reading the pieces once more takes a tenth of solving them.
             "symbols": self.glass.symbols(puzzle.pieces).tolist() if symbols else None,
         }

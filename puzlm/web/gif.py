@@ -10,6 +10,7 @@ from PIL import Image
 
 from puzlm.errors import PuzzleError
 from puzlm.images import Pixels
+from puzlm.pieces.poses import laid
 from puzlm.puzzle import Puzzle
 
 PIXELS = 420 * 420  # of a frame
@@ -21,10 +22,10 @@ GROUND = (24, 26, 34)
 def draw(
     puzzle: Puzzle, positions: list[int], order: list[int], upright: Sequence[int] = ()
 ) -> bytes:
-    """Draw a GIF: first shuffled, then piece after piece at its place, after `upright` turns."""
+    """Draw a GIF: first shuffled, then piece after piece at its place, in the pose `upright`."""
     pieces, (rows, columns) = _shrunk(puzzle).copy(), puzzle.grid
-    if any(upright) and pieces.shape[1] != pieces.shape[2]:
-        raise PuzzleError("only square pieces can be turned")
+    if any(pose % 2 for pose in upright) and pieces.shape[1] != pieces.shape[2]:
+        raise PuzzleError("only square pieces can be turned by quarters")
     n, height, width = pieces.shape[:3]
     turns = list(dict.fromkeys(order)) + [i for i in range(n) if i not in set(order)]
     together = -(-n * STEPS // FRAMES)
@@ -37,7 +38,7 @@ def draw(
     for start in range(0, n, together):
         moving = [i for i in turns[start : start + together] if positions[i] >= 0]
         for i in moving:
-            pieces[i] = np.rot90(pieces[i], upright[i] if upright else 0)
+            pieces[i] = laid(pieces[i], upright[i] if upright else 0).copy()
         moving = [i for i in moving if spot(positions[i]) != places[i]]
         if not moving:
             continue

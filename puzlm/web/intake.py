@@ -18,7 +18,7 @@ from puzlm.errors import PuzlmError, nearest
 from puzlm.images import MAX_PIXELS, Pixels, open_image, to_rgb
 from puzlm.pieces.repair import equal_sizes, unequal
 from puzlm.pieces.seams import find_tiles
-from puzlm.puzzle import Grid, Puzzle, guess_grid, parse_grid, with_holes
+from puzlm.puzzle import Grid, Puzzle, open_grid, parse_grid, with_holes
 from puzlm.web.answers import Limits, Refused
 from puzlm.web.archive import label, unzip
 
@@ -130,16 +130,16 @@ def choice(form: FormData, name: str, default: str, known: Sequence[str]) -> str
     return value
 
 
-def numbers(form: FormData, name: str, count: int, low: int, high: int) -> list[int]:
-    """A JSON list of `count` whole numbers."""
+def numbers(form: FormData, name: str, count: int | None, low: int, high: int) -> list[int]:
+    """A JSON list of `count` whole numbers, of any number if None."""
     try:
         value = json.loads(text(form, name))
-        if not isinstance(value, list) or len(value) != count:
+        if not isinstance(value, list) or len(value) != (len(value) if count is None else count):
             raise ValueError
         if not all(type(v) is int and low <= v <= high for v in value):
             raise ValueError
     except (ValueError, RecursionError) as error:
-        wanted = f"{count} whole numbers from {low} to {high}"
+        wanted = f"{'' if count is None else f'{count} '}whole numbers from {low} to {high}"
         raise Refused(422, "bad_field", f"Field {name} must be a JSON list of {wanted}.") from error
     return value
 
@@ -301,7 +301,8 @@ def read_puzzle(
         raise Refused(
             413, "too_many_pieces", f"{len(pieces)} pieces, at most {limits.pieces} are allowed."
         )
-    grid = grid or guess_grid(len(pieces))
+    settings = {} if grid else {"open": True}
+    grid = grid or open_grid(len(pieces))
     if len(pieces) > grid[0] * grid[1]:
         raise Refused(
             422,
@@ -316,9 +317,9 @@ def read_puzzle(
         raise Refused(422, "unequal_pieces", f"These {unequal(images, names)}.")
     positions = None if truth is None else np.array(truth, np.int64)
     try:
-        return Puzzle(shrink(one_size, pixels), grid, positions, names)
+        return Puzzle(shrink(one_size, pixels), grid, positions, names, settings)
     except PuzlmError:
-        return Puzzle(shrink(one_size, pixels), grid, None, names)
+        return Puzzle(shrink(one_size, pixels), grid, None, names, settings)
 
 
 def one_line(message: str) -> str:

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from puzlm.solving.search.assembly import _beams, assemble, assemble_turned, beam_search, objective
+from puzlm.pieces.poses import QUARTERS, STRAIGHT, moved
+from puzlm.solving.search.assembly import _beams, assemble, assemble_posed, beam_search, objective
 from puzlm.solving.search.board import STEPS, _board, _rivals, beam, best_buddies
 from puzlm.solving.search.consensus import _agreed, _floor, _grow, _join
-from puzlm.solving.search.repair import _regions, _rotate, _tree
+from puzlm.solving.search.repair import _regions, _tree
 
 
 def random_scores(n, seed):
@@ -109,14 +110,14 @@ def test_permuting_pieces_permutes_positions(side, missing, seed):
 
 def test_a_quarter_turn_takes_each_direction_to_the_next():
     # right, above, left, below: what np.rot90 does to the sides of a piece
-    turned = np.stack(_rotate(STEPS[:, 0], STEPS[:, 1], 1), axis=1)
+    turned = np.stack(moved(STEPS[:, 0], STEPS[:, 1], 1), axis=1)
     np.testing.assert_array_equal(turned, np.roll(STEPS, -1, axis=0))
 
 
-@pytest.mark.parametrize("turns", [1, 4])
-def test_trees_neither_overlap_nor_outgrow_the_frame(turns):
+@pytest.mark.parametrize("poses", [STRAIGHT, QUARTERS, (0, 2), tuple(range(8))])
+def test_trees_neither_overlap_nor_outgrow_the_frame(poses):
     for seed in range(5):
-        board = _board(*random_scores(72 * turns, seed), (8, 9), None, None, turns)
+        board = _board(*random_scores(72 * len(poses), seed), (8, 9), None, None, poses)
         trees = _tree(board, _rivals(board))
         assert sum(map(len, trees.members.values())) == 72
         for pieces in trees.members.values():
@@ -313,7 +314,7 @@ def test_turned_pieces_are_turned_back():
                     down, along = steps[(direction - whole) % 4]
                     if row[j] - row[i] == down and column[j] - column[i] == along:
                         scores[a, b] += 8
-    positions, turns = assemble_turned(right, below, grid, given=None)
+    positions, turns = assemble_posed(right, below, grid, QUARTERS)
     upright = np.array_equal(positions, truth) and np.array_equal(turns, needed)
     turned = np.array_equal(positions, n - 1 - truth) and np.array_equal(turns, (needed + 2) % 4)
     assert upright or turned

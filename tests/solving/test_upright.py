@@ -16,18 +16,42 @@ from puzlm.errors import SettingsError
 from puzlm.harness.evaluate import evaluate
 from puzlm.harness.protocols import PROTOCOLS
 from puzlm.images import read_image, write_image
+from puzlm.pieces.poses import AFTER, QUARTERS, allowed, facing, inverse, laid, moved
 from puzlm.puzzle import assemble, cut
 from puzlm.solution import Used
 from puzlm.solving import upright
 
 
-def turned(picture, grid, seed=3):
-    """Shuffled pieces, each turned at random, and the quarter turns that set them upright."""
+def turned(picture, grid, seed=3, poses=QUARTERS):
+    """Shuffled pieces, each in one of some poses, and the poses that set them upright."""
     pieces = cut(picture, grid)
     rng = np.random.default_rng(seed)
-    order, turns = rng.permutation(len(pieces)), rng.integers(0, 4, len(pieces))
-    shown = np.stack([np.rot90(pieces[i], -t) for i, t in zip(order, turns, strict=True)])
-    return Puzzle(shown, grid, order), turns
+    order, upright = rng.permutation(len(pieces)), rng.choice(poses, len(pieces))
+    shown = [laid(pieces[i], inverse(p)) for i, p in zip(order, upright, strict=True)]
+    return Puzzle(np.stack(shown), grid, order), upright
+
+
+def is_whole(found, picture, grid):
+    """Whether an answer is the picture, in whatever pose as a whole."""
+    whole = assemble(cut(picture, grid), np.arange(grid[0] * grid[1]), grid)
+    return any(np.array_equal(found.array, laid(whole, pose)) for pose in range(8))
+
+
+def test_poses_are_what_happens_to_pixels():
+    pixels = np.arange(6).reshape(2, 3)
+    places = np.argwhere(pixels >= 0) * 2 - [1, 2]  # from the middle, doubled
+    for one in range(8):
+        assert np.array_equal(laid(laid(pixels, one), inverse(one)), pixels)
+        for other in range(8):
+            both = laid(laid(pixels, other), one)
+            assert np.array_equal(both, laid(pixels, AFTER[one, other]))
+        row, column = moved(*places.T, one)
+        picture = laid(pixels, one)
+        at = (row + picture.shape[0] - 1) // 2, (column + picture.shape[1] - 1) // 2
+        assert np.array_equal(picture[at], pixels.ravel())
+        step = np.array([[0, 1], [-1, 0], [0, -1], [1, 0]])
+        went = np.stack(moved(step[:, 0], step[:, 1], one), axis=1)
+        assert np.array_equal(went, step[[facing(one, d) for d in range(4)]])
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +89,44 @@ def test_pixels_alone_do_not_know_which_way_up(photo, grid, ways):
     assert found.confidences.min() > 0.8 / ways  # the borders themselves fit well
 
 
+@pytest.mark.parametrize("grid", [(4, 4), (3, 5)])
+def test_rectangles_are_turned_by_halves(photo, grid):
+    picture = photo[:300, :640]
+    puzzle, poses = turned(picture, grid, poses=(0, 2))
+    found = Solver(solver="classic", rotations=True).solve(puzzle)
+    assert puzzle.pieces.shape[1] != puzzle.pieces.shape[2]
+    assert is_whole(found, picture, grid) and set(found.turns) == {0, 2} and not found.mirrored
+    assert found.upright == 0.5
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_mirrored_pieces_are_flipped_back(photo, turns):
+    picture = photo[:400, :500]
+    puzzle, poses = turned(picture, (4, 5), poses=allowed(turns, True, square=True))
+    found = Solver(solver="classic", rotations=turns, mirrored=True).solve(puzzle)
+    assert is_whole(found, picture, (4, 5))
+    flipped = set(np.flatnonzero(poses >= 4).tolist())
+    assert set(found.mirrored) in (flipped, set(range(20)) - flipped)
+    assert "perhaps mirrored as a whole" in found.solver and found.confidences.max() <= 0.25
+    assert found.as_dict()["mirrored"] == list(found.mirrored)
+
+
+@pytest.mark.parametrize(("grid", "poses"), [((3, 4), QUARTERS), ((4, 5), range(8))])
+def test_that_pieces_are_turned_is_found_and_so_is_their_grid(photo, grid, poses):
+    side = min(400 // grid[0], 640 // grid[1])
+    picture = photo[: side * grid[0], : side * grid[1]]
+    found = Solver.from_pretrained().solve(list(turned(picture, grid, poses=poses)[0].pieces))
+    assert is_whole(found, picture, grid) and "found to be turned" in found.solver
+    assert found.tried[0][0] in (grid, grid[::-1])
+
+
+def test_pieces_that_lie_straight_are_not_found_to_be_turned(photo):
+    solver = Solver.from_pretrained()
+    for seed in range(4):  # worn pieces, solved with doubt
+        puzzle = Puzzle.from_image(photo[40 * seed :, 60 * seed :], 4, gap=0.3, seed=seed)
+        assert not solver.solve(puzzle).poses
+
+
 def test_a_given_piece_fixes_the_turn(seeing, photo):
     puzzle, turns = turned(photo[:396, 100:496], (3, 3))
     piece = int(np.flatnonzero(turns == 0)[0])
@@ -86,7 +148,7 @@ def test_turning_keeps_pieces_left_over_and_where_each_lies(photo):
         told = -np.ones((8, 9, 9))  # (two looks of four turns, ninths, cells)
         told[2 * turn : 2 * turn + 2, range(9), range(9)] = 0
         blind = SimpleNamespace(read=lambda *_, told=told: (told, None, None))
-        found = upright.settled(lies, (), blind)
+        found = upright.settled(lies, (), blind, QUARTERS)
         assert found.positions[4] == -1
         assert np.array_equal(found.array, np.rot90(lies.array, turn))
 
@@ -103,6 +165,8 @@ def test_a_solver_without_eyes(photo, monkeypatch):
     assert "not known" in Solver(solver="auto", rotations=True).solve(small).solver
     with pytest.raises(SettingsError, match="only the classic solver turns pieces, not 'vision'"):
         Solver.from_pretrained(solver="vision", rotations=True)
+    with pytest.raises(SettingsError, match="mirrored: only the classic"):
+        Solver.from_pretrained(solver="vision", mirrored=True)
 
 
 def test_what_is_told(seeing, photo, tmp_path, capsys):

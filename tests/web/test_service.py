@@ -85,6 +85,10 @@ def test_turned_pieces(client, make):
     pieces = [np.asarray(Image.open(io.BytesIO(file[1][1]))) for file in piece_files(puzzle)]
     picture = Image.fromarray(assemble(np.stack(pieces), np.array(puzzle["truth"]), (3, 3)))
     assert np.abs(np.asarray(picture.resize(last.shape[1::-1])) - last).mean() < 12
+    fields["mirrored"] = "[0, 9]"
+    refused(client.post("/api/gif", files=turned, data={"grid": "3", **fields}), 422, "bad_field")
+    fields["mirrored"] = "[0, 8]"
+    assert client.post("/api/gif", files=turned, data={"grid": "3", **fields}).is_success
     refused(
         client.post("/api/solve", files=turned, data={"rotations": "1", "solver": "seq2seq"}),
         422,

@@ -9,7 +9,7 @@ of the placed pieces.
 - larger: the spanning tree, filled best first (`repair.py`);
 - all: repaired, for a bounded number of rounds (`repair.py`).
 
-Pieces of unknown orientation (Type 2) are four candidates each; `board.py` says which.
+Pieces that may be turned or flipped are several candidates each; `board.py` says which.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from puzlm.pieces.poses import STRAIGHT, Poses
 from puzlm.solving.search.board import (
     STEPS,
     Floats,
@@ -79,14 +80,16 @@ def assemble(
     return _positions(board, _search(board, seed, width, rounds))[0]
 
 
-def joined(right: Floats, below: Floats, grid: tuple[int, int]) -> Ints:
-    """A first arrangement from the spanning tree alone, in milliseconds: positions (n,)."""
+def joined(
+    right: Floats, below: Floats, grid: tuple[int, int], poses: Poses = STRAIGHT
+) -> tuple[Ints, Ints]:
+    """A first arrangement from the spanning tree alone, in milliseconds: positions, poses (n,)."""
     from puzlm.solving.search.repair import _movable, _polish, _tree_layout
 
-    board = _board(right, below, grid, None, None, hole=0.0)
+    board = _board(right, below, grid, None, None, poses, hole=0.0)
     rivals = _rivals(board)
     layout = _polish(board, _tree_layout(board, rivals), rivals, _movable(board))[0]
-    return _positions(board, layout)[0]
+    return _positions(board, layout)
 
 
 def repaired(
@@ -107,22 +110,23 @@ def repaired(
     return _positions(board, found)[0]
 
 
-def assemble_turned(
+def assemble_posed(
     right: Floats,
     below: Floats,
     grid: tuple[int, int],
+    poses: Poses,
     given: Mapping[int, int] | None = None,
     seed: int = 0,
     rounds: int = 330,
+    hole: float | None = None,
 ) -> tuple[Ints, Ints]:
-    """Find positions (n,) and quarter turns (n,) from scores (4n, 4n) of all turned pieces.
+    """Find positions (n,) and poses (n,) from scores (kn, kn) of all pieces in k poses.
 
-    Candidate t * n + i is piece i after t counter-clockwise quarter turns. `given` pieces lie the
-    right way up. Without them the picture as a whole may come out turned by 180 degrees (or, on a
-    square grid, 90): the pieces cannot tell.
+    Candidate k * n + i is piece i in poses[k]. `given` pieces lie as they are. Without them the
+    picture as a whole may come out in any pose that fits the grid: the pieces cannot tell.
     """
-    board = _board(right, below, grid, None, given, turns=4)
-    return _positions(board, _search(board, seed, 0, rounds))
+    board = _board(right, below, grid, None, given, poses, hole)
+    return _positions(board, _search(board, seed, 256, rounds))
 
 
 def _search(board: _Board, seed: int, width: int, rounds: int) -> Ints:
@@ -132,7 +136,7 @@ def _search(board: _Board, seed: int, width: int, rounds: int) -> Ints:
 
     size = len(board.cells)
     rivals = _rivals(board)
-    if board.turns == 1 and size <= SMALL_GRID:
+    if len(board.poses) == 1 and size <= SMALL_GRID:
         layouts = list(_beams(board, width, 1, _starts(board)))
         rounds = rounds * max(0, size - 9) // 40  # little is left to repair: 3x3 only polishes
     else:
@@ -211,7 +215,7 @@ __all__ = [
     "SMALL_GRID",
     "STEPS",
     "assemble",
-    "assemble_turned",
+    "assemble_posed",
     "beam_search",
     "objective",
     "repaired",

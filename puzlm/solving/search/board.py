@@ -1,17 +1,20 @@
 """Evidence about pairs and cells in the shape a search reads. Knows no search, pixels or models.
 
-A layout is (rows * columns + 1,) candidates by cell, the last one void. Pieces of unknown
-orientation (Type 2) are `turns=4` candidates each: candidate `t * n + i` is piece `i` after `t`
-quarter turns counter-clockwise (`np.rot90(piece, t)`).
+A layout is (rows * columns + 1,) candidates by cell, the last one void. Pieces that may lie in
+several poses are several candidates each: candidate `k * n + i` is piece `i` in pose `poses[k]`
+(pieces/poses.py); the first pose is 0, as given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+
+from puzlm.pieces.poses import STRAIGHT, Poses
 
 Floats = NDArray[np.floating]
 Scores = NDArray[np.float32]
@@ -29,7 +32,7 @@ class _Board:
     """Hold the evidence in the shape the search reads: one void candidate, no infinities.
 
     toward[d]: (m + 1, m + 1), row q = scores of every candidate in direction d of q; candidate
-    m = n * turns is the void (a hole, or outside the frame) and scores 0 against everything.
+    m = n * len(poses) is the void (a hole, or outside the frame) and scores 0 against everything.
     cells: (rows * columns, m + 1). around: (rows * columns, 4), the cell in each direction, or
     rows * columns where there is none. kinds: (n,), the first piece that equals each (kinds.py).
     """
@@ -40,18 +43,34 @@ class _Board:
     rows: int
     columns: int
     n: int
-    turns: int
+    poses: Poses
     given: dict[int, int]
     kinds: Ints
 
     @property
     def small(self) -> bool:
         """Whether beam search over the whole board costs little beside its repair."""
-        return self.turns == 1 and len(self.cells) <= BEAM_GRID
+        return len(self.poses) == 1 and len(self.cells) <= BEAM_GRID
 
     @property
     def void(self) -> int:
-        return self.n * self.turns
+        return self.n * len(self.poses)
+
+    def pose(self, candidates: Ints) -> Ints:
+        """The pose of each candidate."""
+        return np.array(self.poses)[candidates // self.n]
+
+    def candidate(self, pieces: Ints, poses: Ints) -> Ints:
+        """The candidates that are pieces in poses."""
+        number: Ints = self._first[poses] + pieces
+        return number
+
+    @cached_property
+    def _first(self) -> Ints:
+        """The first candidate of each pose: (8,)."""
+        first = np.zeros(8, np.int64)
+        first[list(self.poses)] = self.n * np.arange(len(self.poses))
+        return first
 
     def local(self, layout: Ints, where: Ints, candidates: Ints) -> Scores:
         """Score candidates in each of the cells `where`: (len(where), len(candidates))."""
@@ -82,7 +101,7 @@ def _board(
     grid: tuple[int, int],
     cells: Floats | None,
     given: Mapping[int, int] | None,
-    turns: int = 1,
+    poses: Poses = STRAIGHT,
     hole: float | None = None,
     kinds: Ints | None = None,
 ) -> _Board:
@@ -94,6 +113,7 @@ def _board(
     """
     rows, columns = grid
     m = len(right)
+    turns = len(poses)
     n = m // turns
     if rows < 1 or columns < 1:
         raise ValueError(f"grid is {rows}x{columns}; give at least 1 row and 1 column")
@@ -148,7 +168,7 @@ def _board(
         to_below,
     )
     kinds = np.arange(n) if kinds is None else kinds
-    return _Board(toward, absolute, around, rows, columns, n, turns, given, kinds)
+    return _Board(toward, absolute, around, rows, columns, n, poses, given, kinds)
 
 
 def runner_up(right: Floats, below: Floats) -> float:
@@ -165,11 +185,11 @@ def best_buddies(right: Floats, below: Floats) -> float:
 
 def _positions(board: _Board, layout: Ints) -> tuple[Ints, Ints]:
     positions = np.full(board.n, -1, np.int64)
-    turns = np.zeros(board.n, np.int64)
+    poses = np.zeros(board.n, np.int64)
     cells = np.flatnonzero(layout[:-1] != board.void)
     positions[layout[cells] % board.n] = cells
-    turns[layout[cells] % board.n] = layout[cells] // board.n
-    return positions, turns
+    poses[layout[cells] % board.n] = board.pose(layout[cells])
+    return positions, poses
 
 
 def _with_given(board: _Board, layout: Ints) -> Ints:

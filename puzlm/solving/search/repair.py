@@ -17,6 +17,8 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from puzlm.pieces import poses
+from puzlm.pieces.poses import AFTER
 from puzlm.solving.search.board import (
     BELOW,
     RIGHT,
@@ -40,24 +42,24 @@ PLACES = 4  # translations tried of one kept region
 
 @dataclass(frozen=True)
 class _Segments:
-    """Hold groups of pieces that move together: label, row, column, turn (n,) and the members."""
+    """Hold groups of pieces that move together: label, row, column, pose (n,) and the members."""
 
     label: Ints
     row: Ints
     column: Ints
-    turn: Ints
+    pose: Ints
     members: dict[int, Ints]
 
 
 def _edges(board: _Board, rivals: Scores) -> NDArray[np.int64]:
-    """List best buddies, most certain first: (edges, 4) of piece, piece, direction, turn."""
+    """List best buddies, most certain first: (edges, 4) of piece, piece, direction, pose."""
     n, m = board.n, board.void
     a = np.arange(n)
     found, sures = [], []
     for direction in range(4):
         near = board.toward[direction][:n, :m].argmax(axis=1)
         sure = _certainty(board, rivals, a, near, direction)
-        edges = np.stack([a, near % n, np.full(n, direction), near // n], axis=1)
+        edges = np.stack([a, near % n, np.full(n, direction), board.pose(near)], axis=1)
         found.append(edges[sure > 0])
         sures.append(sure[sure > 0])
     order = np.argsort(-np.concatenate(sures), kind="stable")
@@ -71,7 +73,7 @@ def _tree(board: _Board, rivals: Scores) -> _Segments:
     outgrows it is wrong, and trimming it afterwards would keep the wrong half.
     """
     n = board.n
-    label, row, column, turn = (np.arange(n), *np.zeros((3, n), np.int64))
+    label, row, column, pose = (np.arange(n), *np.zeros((3, n), np.int64))
     members = {i: np.array([i]) for i in range(n)}
     far = 1 << 20
     taken = {i: {0} for i in range(n)}  # cells of each group, as row * far + column
@@ -87,20 +89,21 @@ def _tree(board: _Board, rivals: Scores) -> _Segments:
         members[anchor] = pieces
         taken[anchor] = set((row[pieces] * far + column[pieces]).tolist())
         boxes[anchor] = (0, 0, board.rows - 1, board.columns - 1)  # so that all stays inside
-    elif board.turns > 1:
+    elif any(pose % 2 for pose in board.poses):
         frames.add((board.columns, board.rows))
 
-    for a, b, direction, spin in _edges(board, rivals).tolist():
+    for a, b, direction, lies in _edges(board, rivals).tolist():
         ga, gb = int(label[a]), int(label[b])
         if ga == gb:
             continue
         if gb == anchor or (ga != anchor and len(members[ga]) < len(members[gb])):
-            a, b, direction, spin = b, a, (direction + 2 - spin) % 4, -spin % 4
+            back = poses.inverse(lies)
+            a, b, direction, lies = b, a, poses.facing(back, direction + 2), back
             ga, gb = gb, ga
         moved = members[gb]
-        spin = int(turn[a] + spin - turn[b]) % 4
-        down, along = _rotate(row[moved] - row[b], column[moved] - column[b], spin)
-        step = STEPS[(direction + turn[a]) % 4]
+        whole = int(AFTER[AFTER[pose[a], lies], poses.inverse(int(pose[b]))])
+        down, along = poses.moved(row[moved] - row[b], column[moved] - column[b], whole)
+        step = STEPS[poses.facing(int(pose[a]), direction)]
         down, along = down + row[a] + step[0], along + column[a] + step[1]
         top, left, bottom, end = boxes[ga]
         top, left = min(top, int(down.min())), min(left, int(along.min()))
@@ -113,17 +116,10 @@ def _tree(board: _Board, rivals: Scores) -> _Segments:
         taken[ga].update(keys)
         boxes[ga] = (top, left, bottom, end)
         label[moved], row[moved], column[moved] = ga, down, along
-        turn[moved] = (turn[moved] + spin) % 4
+        pose[moved] = AFTER[whole, pose[moved]]
         members[ga] = np.concatenate([members[ga], moved])
         del members[gb]
-    return _Segments(label, row, column, turn, members)
-
-
-def _rotate(row: Ints, column: Ints, spin: int) -> tuple[Ints, Ints]:
-    """Turn offsets by `spin` counter-clockwise quarter turns."""
-    for _ in range(spin % 4):
-        row, column = -column, row
-    return row, column
+    return _Segments(label, row, column, pose, members)
 
 
 def _tree_layout(board: _Board, rivals: Scores) -> Ints:
@@ -143,12 +139,12 @@ def _tree_layout(board: _Board, rivals: Scores) -> Ints:
 def _translations(board: _Board, parts: _Segments, group: int) -> list[Ints]:
     """Lay one segment at every place of the frame, else void: layouts (cells + 1,).
 
-    Turned only if it fits no other way; with given pieces it stays where it is.
+    In another pose only if it fits no other way; with given pieces it stays where it is.
     """
     moved = parts.members[group]
     layouts: list[Ints] = []
-    for spin in range(board.turns):
-        down, along = _rotate(parts.row[moved], parts.column[moved], spin)
+    for pose in board.poses:
+        down, along = poses.moved(parts.row[moved], parts.column[moved], pose)
         height, width = 1, 1
         if not board.given:
             down, along = down - down.min(), along - along.min()
@@ -157,7 +153,7 @@ def _translations(board: _Board, parts: _Segments, group: int) -> list[Ints]:
             for c in range(width):
                 layout = np.full(len(board.cells) + 1, board.void)
                 where = (down + r) * board.columns + along + c
-                layout[where] = (parts.turn[moved] + spin) % 4 * board.n + moved
+                layout[where] = board.candidate(moved, AFTER[pose, parts.pose[moved]])
                 layouts.append(_with_given(board, layout))
         if layouts:
             break
@@ -175,20 +171,21 @@ def _put(
 ) -> Ints:
     """Place a candidate with its whole segment, or alone where that does not fit: cells filled."""
     piece = candidate % board.n
-    spin = (candidate // board.n - int(parts.turn[piece])) % 4
+    lies = board.poses[candidate // board.n]
+    whole = int(AFTER[lies, poses.inverse(int(parts.pose[piece]))])
     moved = parts.members[int(parts.label[piece])]
     where = np.array([cell])
     if len(moved) > 1 and not used[moved].any():
-        down, along = _rotate(
-            parts.row[moved] - parts.row[piece], parts.column[moved] - parts.column[piece], spin
+        down, along = poses.moved(
+            parts.row[moved] - parts.row[piece], parts.column[moved] - parts.column[piece], whole
         )
         down, along = down + cell // board.columns, along + cell % board.columns
         inside = (down >= 0) & (down < board.rows) & (along >= 0) & (along < board.columns)
-        if inside.all() and empty[whole := down * board.columns + along].all():
-            where = whole
+        if inside.all() and empty[cells := down * board.columns + along].all():
+            where = cells
     if len(where) == 1:
         moved = np.array([piece])
-    layout[where] = (parts.turn[moved] + spin) % 4 * board.n + moved
+    layout[where] = board.candidate(moved, AFTER[whole, parts.pose[moved]])
     used[moved] = True
     empty[where] = False
     return where
@@ -209,7 +206,7 @@ def _fill(
     layout = layout.copy()
     used = np.zeros(n, bool)
     used[layout[layout < m] % n] = True
-    free = np.flatnonzero(~np.tile(used, board.turns))
+    free = np.flatnonzero(~np.tile(used, len(board.poses)))
     heap: list[tuple[float, int, int, int]] = []
     stamp = [0] * size
 
@@ -249,7 +246,7 @@ def _fill(
         if reach is not None:
             empty &= reach[filled].all(axis=0)
         left -= len(filled)
-        if left * board.turns < len(free) // 2:
+        if left * len(board.poses) < len(free) // 2:
             free = free[~used[free % n]]
         touched = board.around[filled].ravel()
         touched = np.unique(touched[empty[touched]])
@@ -270,17 +267,17 @@ def _regions(
     first, second = np.concatenate(links, axis=1)
     graph = coo_matrix((np.ones(len(first)), (first, second)), shape=(size, size))
     labels = connected_components(graph, directed=False)[1]
-    label, row, column, turn = np.zeros((4, board.n), np.int64)
+    label, row, column, pose = np.zeros((4, board.n), np.int64)
     label[:] = size + np.arange(board.n)  # pieces not placed stay single
     cells = np.flatnonzero(layout[:-1] != board.void)
     pieces = layout[cells] % board.n
     label[pieces] = labels[cells]
     row[pieces], column[pieces] = np.divmod(cells, board.columns)
-    turn[pieces] = layout[cells] // board.n
+    pose[pieces] = board.pose(layout[cells])
     order = np.argsort(label, kind="stable")
     groups, starts = np.unique(label[order], return_index=True)
     members = dict(zip(groups.tolist(), np.split(order, starts[1:]), strict=True))
-    return _Segments(label, row, column, turn, members)
+    return _Segments(label, row, column, pose, members)
 
 
 def _broken(board: _Board, layout: Ints, sure: dict[int, Scores]) -> Bools:
@@ -302,11 +299,11 @@ def _reassign(board: _Board, layout: Ints, where: Ints) -> Ints:
     layout[where] = m
     used = np.zeros(n, bool)
     used[layout[layout < m] % n] = True
-    free = np.flatnonzero(~np.tile(used, board.turns))
-    turned = board.local(layout, where, free).reshape(len(where), board.turns, -1)
-    lines, columns = linear_sum_assignment(turned.max(axis=1), maximize=True)
-    spin = turned[lines, :, columns].argmax(axis=1)
-    layout[where[lines]] = spin * n + free[columns]
+    free = np.flatnonzero(~np.tile(used, len(board.poses)))
+    posed = board.local(layout, where, free).reshape(len(where), len(board.poses), -1)
+    lines, columns = linear_sum_assignment(posed.max(axis=1), maximize=True)
+    which = posed[lines, :, columns].argmax(axis=1)
+    layout[where[lines]] = which * n + free[columns]
     return layout
 
 

@@ -106,7 +106,7 @@ async function present(puzzle, turn, fromPicture) {
   const [rows, columns] = puzzle.grid;
   const gone = rows * columns - puzzle.pieces.length;
   const time = puzzle.pieces.length > SLOW ? " So many may take a minute." : "";
-  say(`${puzzle.pieces.length} pieces, ${fromPicture ? "shuffled" : `${rows} × ${columns}`}${gone ? `; ${gone} missing` : ""}. Press Solve.${time}`);
+  say(puzzle.settings.open ? `${puzzle.pieces.length} pieces; their grid will be found. Press Solve.${time}` : `${puzzle.pieces.length} pieces, ${fromPicture ? "shuffled" : `${rows} × ${columns}`}${gone ? `; ${gone} missing` : ""}. Press Solve.${time}`);
 }
 
 // ---- solving ----------------------------------------------------------------------------------
@@ -136,15 +136,17 @@ async function solve() {
   const clock = setInterval(() => { $("time").textContent = `${((performance.now() - begun) / 1000).toFixed(1)} s`; }, 100);
   try {
     const [rows, columns] = state.puzzle.grid;
+    const open = state.puzzle.settings.open && !locked; // nobody has named the grid
     const found = await postJson("/api/solve", pieceForm({
-      grid: `${rows}x${columns}`, solver: $("solver").value, decode: $("decode").value,
+      grid: open ? "" : `${rows}x${columns}`, solver: $("solver").value, decode: $("decode").value,
       given: JSON.stringify(given), rotations: turned() ? 1 : "",
     }));
     clearInterval(clock);
     if (turn !== state.making) return;
     state.solution = found;
     board.marks = null;
-    board.turn(found.turns);
+    if (`${found.grid}` !== `${state.puzzle.grid}`) regrid(found.grid);
+    board.turn(found.turns.map((turn, i) => turn + (found.mirrored.includes(i) ? 4 : 0)));
     $("time").textContent = found.seconds < 0.1 ? `${Math.max(1, Math.round(found.seconds * 1000))} ms` : `${found.seconds.toFixed(1)} s`;
     $("who").textContent = found.solver;
     panel.tell(story(found));
@@ -165,6 +167,13 @@ async function solve() {
       changed();
     }
   }
+}
+
+// Lay the pieces out on the grid that was found for them.
+function regrid(grid) {
+  [$("rows").value, $("columns").value] = state.puzzle.grid = grid;
+  state.start = state.puzzle.pieces.map((_, i) => (i < grid[0] * grid[1] ? i : -1));
+  board.load(state.puzzle, state.start);
 }
 
 const turned = () => state.mode === "own" && $("turned").checked;
@@ -281,7 +290,7 @@ async function look(piece) {
     const other = cell < 0 || edges[side] ? -1 : board.at(beside[side]);
     if (other >= 0) neighbours[side] = other;
   }
-  if (board.turns.some(Boolean)) return panel.tell(panel.story); // its sides are not those that meet
+  if (board.poses.some(Boolean)) return panel.tell(panel.story); // its sides are not those that meet
   try {
     const reading = await postJson("/api/read", { symbols: state.puzzle.symbols, piece, neighbours });
     if (turn === looking) panel.show(reading, { picture: state.puzzle.pieces[piece], edges });

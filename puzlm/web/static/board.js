@@ -11,7 +11,7 @@ export class Board {
     Object.assign(this, { root, tray, events });
     this.pieces = [];
     this.cells = [];
-    this.turns = [];
+    this.poses = [];
     this.locked = new Set();
     this.selected = null;
     this.held = null;
@@ -23,17 +23,21 @@ export class Board {
   // Take everything off.
   clear() {
     this.run += 1;
-    Object.assign(this, { puzzle: null, pieces: [], cells: [], turns: [], selected: null, held: null, marks: null, busy: false });
+    Object.assign(this, { puzzle: null, pieces: [], cells: [], poses: [], selected: null, held: null, marks: null, busy: false });
     this.locked.clear();
     this.root.replaceChildren();
     this.tray.replaceChildren();
     this.tray.parentNode.hidden = true;
   }
 
-  // Turn the pieces by quarter turns, counter-clockwise.
-  turn(turns) {
-    this.turns = [...turns];
-    this.pieces.forEach((piece, i) => { piece.querySelector("img").style.rotate = turns[i] ? `${-90 * turns[i]}deg` : ""; });
+  // Turn the pieces by quarter turns, counter-clockwise; from 4 on they are flipped before.
+  turn(poses) {
+    this.poses = [...poses];
+    this.pieces.forEach((piece, i) => {
+      const { style } = piece.querySelector("img");
+      style.rotate = poses[i] % 4 ? `${-90 * (poses[i] % 4)}deg` : "";
+      style.scale = poses[i] >= 4 ? "-1 1" : "";
+    });
   }
 
   // Lay out a puzzle: piece i in cell start[i].
@@ -42,7 +46,7 @@ export class Board {
     this.grid = puzzle.grid;
     this.puzzle = puzzle;
     this.cells = [...start];
-    this.turns = [];
+    this.poses = [];
     this.locked.clear();
     this.selected = this.held = null;
     this.marks = null;
@@ -355,7 +359,8 @@ export class Board {
       const image = this.pieces[i].querySelector("img");
       pen.save();
       pen.translate((cell % columns + 0.5) * w, (Math.floor(cell / columns) + 0.5) * h);
-      pen.rotate(-(this.turns[i] || 0) * Math.PI / 2);
+      pen.rotate(-(this.poses[i] || 0) * Math.PI / 2);
+      if (this.poses[i] >= 4) pen.scale(-1, 1);
       pen.drawImage(image, -w / 2, -h / 2, w, h);
       pen.restore();
     });

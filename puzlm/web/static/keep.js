@@ -14,7 +14,7 @@ export function wireDownloads({ board, state, say, fail, pieceForm }) {
     const { solution, puzzle } = state;
     const record = {
       grid: puzzle.grid, positions: board.cells, truth: puzzle.truth, names: puzzle.names,
-      locked: [...board.locked], turns: board.turns, confidences: solution?.confidences ?? null, order: solution?.order ?? null,
+      locked: [...board.locked], turns: board.poses.map((pose) => pose % 4), mirrored: solution?.mirrored ?? [], confidences: solution?.confidences ?? null, order: solution?.order ?? null,
       solver: solution?.solver ?? null, seconds: solution?.seconds ?? null, settings: puzzle.settings,
     };
     save(new Blob([`${JSON.stringify(record, null, 1)}\n`], { type: "application/json" }), "puzlm.json");
@@ -27,7 +27,8 @@ export function wireDownloads({ board, state, say, fail, pieceForm }) {
       const order = state.solution?.order ?? state.start;
       save(await postBlob("/api/gif", pieceForm({
         grid: `${rows}x${columns}`, positions: JSON.stringify(board.cells), order: JSON.stringify(order),
-        turns: board.turns.length ? JSON.stringify(board.turns) : "",
+        turns: board.poses.length ? JSON.stringify(board.poses.map((pose) => pose % 4)) : "",
+        mirrored: board.poses.length ? JSON.stringify(state.solution.mirrored) : "",
       })), "puzlm.gif");
       say("Animation saved.");
     } catch (error) {
