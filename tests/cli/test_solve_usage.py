@@ -100,7 +100,10 @@ def test_animations_of_many_need_a_folder(refused, pieces, here, name):
     ("options", "message"),
     [
         (["--decode", "beam", "--solver", "vision"], "--decode beam: is for the seq2seq solver"),
-        (["--decode", "beam", "--rotations"], "not for classic (which --rotations takes)"),
+        (
+            ["--decode", "beam", "--rotations"],
+            "not for classic (which --rotations and --mirrored take)",
+        ),
         (["--model", "none", "--solver", "classic"], "--model none: solver classic uses no model"),
         (["--given", "0=1", "--given", "0=2"], "--given 0=2: piece 0 is given another cell, too"),
     ],
