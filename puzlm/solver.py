@@ -280,8 +280,6 @@ class Solver:
         # What makes a stranger was fitted to the shipped encoder of sides.
         if self.solver == "auto" and self.shipped and self.edges is not None:
             found = without_strangers(self, puzzles, fixed, found)
-        early = ended_early()
-        found = [replace(f, used=replace(f.used, early=True)) for f in found] if early else found
         return [
             f if f.tried else replace(f, tried=tuple(w)) for f, w in zip(found, ways, strict=True)
         ]
@@ -401,6 +399,8 @@ class Solver:
 
     def _calibrated(self, found: Solution, given: dict[int, int]) -> Solution:
         """The same answer, its confidences such as were right so often; not of a foreign model."""
+        if ended_early():
+            found = replace(found, used=replace(found.used, early=True))
         if self.raw or not (self.shipped or found.used.solver == "classic"):
             return found
         sure = calibration.calibrated(

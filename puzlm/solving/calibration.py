@@ -53,6 +53,8 @@ def calibrated(
     if not numbers or not len(raw):
         return raw
     sure = judged(features(raw, grid, given, doubt(which), positions), numbers)
+    if used.early:  # the fewer pieces fit, the likelier the board as a whole lies rolled
+        sure = sure * sure.mean()
     sure = np.where(np.asarray(positions) < 0, raw, sure)
     sure[list(given)] = 1.0
     return sure

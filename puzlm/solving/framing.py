@@ -14,12 +14,6 @@ from puzlm.solving.search.assembly import repaired
 from puzlm.solving.search.board import BEAM_GRID
 
 
-def frame_share(frame: Frame, pieces: NDArray[Any], positions: Positions, grid: Grid) -> float:
-    """How likely the network finds it that the picture begins where this whole board does."""
-    row, column = frame.read(np.asarray(pieces)[np.argsort(positions).reshape(grid)])
-    return float(np.exp(row[0] + column[0]))
-
-
 def framed(
     frame: Frame,
     pieces: NDArray[Any],

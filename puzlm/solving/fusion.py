@@ -33,10 +33,10 @@ from puzlm.solving.evidence import (
     pair_confidence,
     region_share,
 )
-from puzlm.solving.framing import frame_share, framed
+from puzlm.solving.framing import framed
 from puzlm.solving.ground import plain_ground, settled
 from puzlm.solving.search.board import BEAM_GRID
-from puzlm.solving.search.deadline import ended_early, over
+from puzlm.solving.search.deadline import over
 from puzlm.solving.views import LIT
 from puzlm.solving.windows import ROUNDS
 from puzlm.tokenizer.piece_tokenizer import side_symbols
@@ -166,8 +166,6 @@ def fused(solver: Models, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         sure = pair_confidence(found[0], right, below, puzzle.grid)
         if touching:  # where borders are worn, regions told nothing more
             sure = sure * np.sqrt(region_share(found[0], right, below, puzzle.grid))
-        if frame is not None and ended_early():  # more rounds would have looked at it again
-            sure = sure * frame_share(frame, puzzle.pieces, found[0], puzzle.grid)
         others = ()
     sure = sure * there
     used = list(cells)

@@ -11,6 +11,8 @@ from puzlm.puzzle import Puzzle
 from puzlm.solver import Solver
 from puzlm.solving.search.deadline import deadline, ended_early, over
 
+PAGE = SAMPLES.parent / "web" / "static" / "samples"
+
 
 @pytest.fixture(scope="module")
 def worn() -> Puzzle:
@@ -45,6 +47,25 @@ def test_the_best_so_far(worn, name):
     sure = [float(found.confidences.mean()) for found in (early, late)]
     assert right[1] >= right[0]
     assert sure[0] <= sure[1] + 0.02  # less work never makes it surer
+
+
+def test_an_answer_cut_short_is_not_surer_than_right():
+    """Worn boards of which most pieces fit, and which may lie a row too low as a whole."""
+    solver = Solver.from_pretrained()
+    right = []
+    sure = []
+    for photo in (SAMPLES / "china.jpg", PAGE / "mandala.webp", PAGE / "shore.webp"):
+        picture = Image.open(photo).convert("RGB")
+        side = min(picture.size)
+        board = picture.crop((0, 0, side, side)).resize((392, 392), Image.Resampling.BOX)
+        puzzle = Puzzle.from_image(board, 14, gap=0.15, seed=1)
+        with deadline(3600, iter([False] * 3 + [True] * 10_000).__next__) as limit:
+            answer = solver.solve(puzzle)
+        assert limit.reached and answer.used.early
+        right.append(float((answer.positions == puzzle.truth).mean()))
+        sure.append(float(answer.confidences.mean()))
+    assert min(right) < 0.1 and max(right) > 0.5
+    assert abs(np.mean(sure) - np.mean(right)) < 0.2
 
 
 def test_limits_may_be_nested():
