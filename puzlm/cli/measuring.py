@@ -65,7 +65,7 @@ def evaluate(
     from puzlm.cli.solve import check_pieces
     from puzlm.harness.compare import remarks
     from puzlm.harness.evaluate import evaluate as run
-    from puzlm.harness.evaluate import source_digest
+    from puzlm.harness.evaluate import load_function, source_digest
     from puzlm.harness.page_sets import PAGE_SETS
     from puzlm.harness.protocols import from_images, get_protocol
     from puzlm.solver import load_solver
@@ -79,9 +79,11 @@ def evaluate(
         if data is None:
             raise SettingsError(f"--protocol {protocol}: needs --data, the benchmark's images")
         if protocol in PAGE_SETS:
-            engines = None
-            if solver not in ("auto", "strokes"):
-                engines = (solver, load_solver(solver, model, decode or "valid"))
+            engines: dict[str, Any] = {}
+            if ":" in solver and PAGE_SETS[protocol].grid is None:
+                engines = {"order": (solver, load_function(solver))}
+            elif solver not in ("auto", "strokes"):
+                engines = {"solver": (solver, load_solver(solver, model, decode or "valid"))}
             _evaluate_pages(PAGE_SETS[protocol], data, limit, output, engines, as_json)
             return
         rules = get_protocol(protocol)
@@ -136,23 +138,22 @@ def _evaluate_pages(
     data: Path,
     limit: int | None,
     output: Path | None,
-    solver: Any,
+    engines: dict[str, Any],
     as_json: bool,
 ) -> None:
     """Measure on shredded pages: the share of strips whose right neighbour is right."""
     from puzlm.harness.page_sets import evaluate_pages
 
     with Progress("solving", limit, quiet=as_json) as tick:
-        found = evaluate_pages(rules, data, limit=limit, output=output, solver=solver, tick=tick)
+        found = evaluate_pages(rules, data, limit=limit, output=output, tick=tick, **engines)
     lines = [
         f"{name:10s} {found[name]['value']:.1f} % "
         f"[{found[name]['low']:.1f}, {found[name]['high']:.1f}]"
         for name in ("absolute", "perfect", "neighbour")
     ]
-    lines.append(
-        f"{found['puzzles']} heaps, {found['seconds_per_puzzle']:.1f} s each, calibration error "
-        f"{found['ece']:.3f}"
-    )
+    about = f"{found['puzzles']} heaps, {found['seconds_per_puzzle']:.1f} s each"
+    known = found["ece"] is not None
+    lines.append(f"{about}, calibration error {found['ece']:.3f}" if known else about)
     lines += [f"published: {name} {value:.1f}" for name, value in rules.published]
     del found["outcomes"]
     answer(found, as_json, "\n".join(lines))

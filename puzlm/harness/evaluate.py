@@ -93,12 +93,8 @@ def random_solver(seed: int = 0) -> Solve:
     return solve
 
 
-def load_solver_function(text: str) -> Solve:
-    """Make a solver of "module:function", function(list of piece arrays, grid) -> positions.
-
-    A function with a parameter `given` also gets {piece: cell} of the pieces that are given.
-    What it says in an attribute `about`, results say too.
-    """
+def load_function(text: str) -> Callable[..., Any]:
+    """Import "module:function", from the working folder too."""
     module_name, _, name = text.partition(":")
     if not module_name or not name:
         raise SettingsError(f"solver '{text}': give a known name or module:function")
@@ -113,6 +109,16 @@ def load_solver_function(text: str) -> Solve:
         ) from error
     if not callable(function):
         raise SettingsError(f"solver '{text}': {module_name} has no function '{name}'")
+    return typing.cast(Callable[..., Any], function)
+
+
+def load_solver_function(text: str) -> Solve:
+    """Make a solver of "module:function", function(list of piece arrays, grid) -> positions.
+
+    A function with a parameter `given` also gets {piece: cell} of the pieces that are given.
+    What it says in an attribute `about`, results say too.
+    """
+    function = load_function(text)
     try:
         wants_given = "given" in inspect.signature(function).parameters
     except ValueError:  # built-in functions may have no signature

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from puzlm import metrics
-from puzlm.errors import ImageError, SettingsError, nearest
+from puzlm.errors import ImageError, PuzzleError, SettingsError, nearest
 from puzlm.files import write_bytes
 from puzlm.harness.evaluate import BINS, VERSION, current_commit
 from puzlm.images import picture_files, read_image
@@ -148,6 +149,7 @@ def neighbours(order: Sequence[int], sizes: Sequence[int]) -> list[bool]:
 
 
 Solve = Callable[[list[Puzzle]], list[Solution]]
+Order = Callable[[list[Strip]], Sequence[int]]  # strips -> their numbers from left to right
 
 
 def evaluate_pages(
@@ -157,15 +159,21 @@ def evaluate_pages(
     limit: int | None = None,
     output: Path | None = None,
     solver: tuple[str, Solve] | None = None,
+    order: tuple[str, Order] | None = None,
     tick: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
     """Solve all heaps of a set, shuffled and without names; write what came to `output`.
 
-    `solver`, a name and a function, is asked instead of the strokes where all pieces are equal.
+    `solver`, a name and a function, is asked instead of the strokes where all pieces are equal,
+    `order` where they are strips.
     """
     if solver is not None and rules.grid is None:
         raise SettingsError(f"{rules.name}: only the strokes read strips of different sizes")
     name, ask = solver or (NAME, lambda puzzles: [by_strokes(p, {}) for p in puzzles])
+    settings: dict[str, Any] = {}
+    if order is not None:
+        name = order[0]
+        settings = {"about": getattr(order[1], "about", None)}
     commit = current_commit()
     outcomes: list[dict[str, Any]] = []
     records = (
@@ -175,7 +183,7 @@ def evaluate_pages(
         )
         if rules.grid
         else (
-            _outcome(index, heap, rules)
+            _outcome(index, heap, rules, order[1] if order else None)
             for index, heap in enumerate(read_heaps(data, rules, limit))
         )
     )
@@ -185,21 +193,21 @@ def evaluate_pages(
     if not outcomes:
         raise ImageError(f"{data}: holds no pages with print")
     sure = [value for record in outcomes for value in record["sure"]]
-    right = [value for record in outcomes for value in record["right"]]
+    right = [value for record in outcomes for value in record["right"] if record["sure"]]
     digests = "".join(f"{r['index']}:{r['digest']}\n" for r in outcomes)
     grid = list(rules.grid) if rules.grid else None
     result = {
         "version": VERSION,
         "protocol": {"name": rules.name, "grid": grid, "mixed": rules.mixed, "seed": rules.seed},
         "solver": name,
-        "settings": {},
+        "settings": settings,
         "commit": commit,
         "data": {"name": data.name, "fingerprint": hashlib.sha256(digests.encode()).hexdigest()},
         "puzzles": len(outcomes),
         "failed": 0,
         **{m: metrics.bootstrap([r[m] for r in outcomes]).as_dict() for m in MEASURES},
         "seconds_per_puzzle": round(float(np.mean([r["seconds"] for r in outcomes])), 3),
-        **metrics.reliability(sure, right, BINS),
+        **(metrics.reliability(sure, right, BINS) if sure else {"ece": None, "reliability": []}),
         "outcomes": outcomes,
     }
     if output is not None:
@@ -237,20 +245,21 @@ def _cut_outcome(index: int, name: str, puzzle: Puzzle, ask: Solve) -> dict[str,
     }
 
 
-def _outcome(index: int, heap: Heap, rules: PageSet) -> dict[str, Any]:
-    """Ask for one heap and score the answer."""
+def _outcome(index: int, heap: Heap, rules: PageSet, ask: Order | None = None) -> dict[str, Any]:
+    """Ask for one heap, the strokes or another, and score the answer."""
     n = len(heap.strips)
     shuffle = np.random.default_rng((rules.seed, index)).permutation(n)
-    found = solve_strips([heap.strips[i] for i in shuffle], len(heap.sizes), turned=False)
-    # Strips that the solver takes for blank come last, and their joints are as wrong as may be.
-    order = [int(shuffle[i]) for page in found.pages for i in page.strips]
-    order += [int(shuffle[i]) for i in found.blank]
+    strips = [heap.strips[i] for i in shuffle]
+    began = time.perf_counter()
+    if ask is None:
+        said, sure = _by_strokes(strips, len(heap.sizes))
+    else:
+        said, sure = [int(i) for i in ask([replace(strip, name="") for strip in strips])], []
+        if sorted(said) != [*range(n)]:
+            raise PuzzleError(f"{heap.name}: an order of {n} strips names each of them once")
+    seconds = time.perf_counter() - began
+    order = [int(shuffle[i]) for i in said]
     right = neighbours(order, heap.sizes)
-    sure = np.zeros(n - 1)
-    at = 0
-    for page in found.pages:
-        sure[at : at + len(page.sure)] = page.sure
-        at += len(page.strips)
     digest = hashlib.sha256(b"".join(s.pixels.tobytes() for s in heap.strips)).hexdigest()
     return {
         "index": index,
@@ -263,5 +272,20 @@ def _outcome(index: int, heap: Heap, rules: PageSet) -> dict[str, Any]:
         "absolute": float(np.mean(np.array(order) == np.arange(n))),
         "perfect": float(all(right)),
         "neighbour": float(np.mean(right)),
-        "seconds": round(found.seconds, 3),
+        "seconds": round(seconds, 3),
     }
+
+
+def _by_strokes(strips: list[Strip], pages: int) -> tuple[list[int], Sequence[float]]:
+    """The strips from left to right, and how sure each joint is.
+
+    Strips that the solver takes for blank come last, and their joints are as wrong as may be.
+    """
+    found = solve_strips(strips, pages, turned=False)
+    order = [i for page in found.pages for i in page.strips] + list(found.blank)
+    sure = np.zeros(len(strips) - 1)
+    at = 0
+    for page in found.pages:
+        sure[at : at + len(page.sure)] = page.sure
+        at += len(page.strips)
+    return order, sure.tolist()

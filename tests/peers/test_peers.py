@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import heapq
 import importlib
+import itertools
 import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from drawn_pages import cut_page, draw_page
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from PIL import Image
 
 from puzlm import SAMPLES, Puzzle
 from puzlm.errors import PuzlmError
 from puzlm.images import read_image
 
-PEERS = ("gaps", "paikin_tal")
+PEERS = ("gaps", "paikin_tal", "deeprec")
 STAND_IN = """
 class Piece:
     def __init__(self, number):
@@ -109,13 +114,39 @@ def test_python_2_keeps_its_meaning(tmp_path):
     assert not (tmp_path / "__pycache__").exists()
 
 
-@pytest.mark.parametrize("name", PEERS)
-def test_a_real_peer_solves_a_photo(name):
-    """Runs where PEER_DIR holds this peer's checkout and what its code imports is installed."""
+@given(arrays(float, st.integers(1, 6).map(lambda n: (n, n)), elements=st.floats(0, 9, width=16)))
+def test_the_shortest_path_is_the_shortest(distances):
+    from peers.shortest_path import shortest_path
+
+    def length(path):
+        return sum(distances[a, b] for a, b in itertools.pairwise(path))
+
+    found = shortest_path(distances)
+    assert sorted(found) == [*range(len(distances))]
+    best = min(map(length, itertools.permutations(range(len(distances)))))
+    assert length(found) == pytest.approx(best)
+
+
+def real(name):
+    """A peer's function, where PEER_DIR holds its checkout and what its code needs is installed."""
     try:
-        solve = importlib.import_module(f"peers.{name}").solve
+        return importlib.import_module(f"peers.{name}").solve
     except PuzlmError as error:
         pytest.skip(str(error))
+
+
+def test_the_real_deeprec_puts_strips_together():
+    solve = real("deeprec")
+    page = draw_page(0, width=1240, height=3300, size=60)  # 300 pixels an inch
+    strips = cut_page(page, 8)
+    shuffle = np.random.default_rng(0).permutation(len(strips))
+    order = solve([strips[i] for i in shuffle])
+    assert [int(shuffle[i]) for i in order] == [*range(8)]
+
+
+@pytest.mark.parametrize("name", PEERS[:2])
+def test_a_real_peer_solves_a_photo(name):
+    solve = real(name)
     photo = read_image(SAMPLES / "china.jpg")[:400, :600]
     for grid in ("2x3", "4x6"):
         puzzle = Puzzle.from_image(photo, grid, seed=1)
