@@ -71,6 +71,7 @@ def is_peer(solver: str, result: dict) -> bool:
 def first_screen(results: Results) -> str:
     """One line a protocol: paper, best published, best peer, our reproduction, reader, `auto`."""
     lines = []
+    behind: list[str] = []
     for protocol, images in FIRST:
         known = PROTOCOLS[protocol].published
         paper = next((k for k in known if k.method == "PuzLM"), None)
@@ -96,8 +97,27 @@ def first_screen(results: Results) -> str:
                 _short(*rows["auto"]) if "auto" in rows else "-",
             ]
         )
+        behind += [f"`{protocol}` ({text})" for text in _above(known, rows.get("auto"))]
     head = ["protocol", "the paper", "best other published", "best peer run here"]
-    return table([*head, "`paper`, our reproduction", "the reader alone", "`auto`"], lines)
+    screen = table([*head, "`paper`, our reproduction", "the reader alone", "`auto`"], lines)
+    told = f"`auto` is behind a published number on {', '.join(behind)}." if behind else ""
+    return f"{screen}\n\n{told}".rstrip()
+
+
+def _above(known: tuple[Published, ...], ours: tuple[dict, str] | None) -> list[str]:
+    """Published numbers that are higher than a row of ours."""
+    texts = []
+    for one in known:
+        more = [
+            f"{measure} {value:.1f}"
+            for measure in ("absolute", "perfect")
+            if (value := getattr(one, measure)) is not None
+            and ours is not None
+            and value > ours[0][measure]["value"]
+        ]
+        if more:
+            texts.append(f"{one.method}: {', '.join(more)}")
+    return texts
 
 
 def _published(one: Published | None, named: bool = True) -> str:
@@ -166,7 +186,10 @@ def _board(rows: dict[str, dict], images: str) -> str:
             else ""
         )
         seconds = f"{result['seconds_per_puzzle']:.2f}"
-        lines.append([name, str(result["puzzles"]), *scores, against, seconds])
+        asked = str(result["puzzles"])
+        if result.get("failed"):
+            asked += f" ({result['failed']} failed)"
+        lines.append([name, asked, *scores, against, seconds])
     head = ["solver", "puzzles", "absolute", "perfect", "neighbour", "against `auto`", "s a puzzle"]
     return table(head, lines)
 
