@@ -97,7 +97,8 @@ def first_screen(results: Results) -> str:
                 _short(*rows["auto"]) if "auto" in rows else "-",
             ]
         )
-        behind += [f"`{protocol}` ({text})" for text in _above(known, rows.get("auto"))]
+        if above := _above(known, rows.get("auto")):
+            behind.append(f"`{protocol}` ({'; '.join(above)})")
     head = ["protocol", "the paper", "best other published", "best peer run here"]
     screen = table([*head, "`paper`, our reproduction", "the reader alone", "`auto`"], lines)
     told = f"`auto` is behind a published number on {', '.join(behind)}." if behind else ""

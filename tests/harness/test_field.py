@@ -43,7 +43,9 @@ def test_rows_of_peers_say_whose_code_ran(results):
 
 def test_the_first_screen_names_the_best_peer_and_marks_what_is_not_ours(results):
     screen = make_field.first_screen(results)
-    lines = {re.search(r"`(.*?)`", line)[1]: line for line in screen.splitlines()[2:]}
+    lines = {
+        re.search(r"`(.*?)`", line)[1]: line for line in screen.splitlines()[2:] if line[:1] == "|"
+    }
     assert list(lines) == [protocol for protocol, _ in make_field.FIRST]
     for (protocol, images), line in zip(make_field.FIRST, lines.values(), strict=True):
         rows = results.get((protocol, images), {})
@@ -52,6 +54,18 @@ def test_the_first_screen_names_the_best_peer_and_marks_what_is_not_ours(results
             best = max(peers.values(), key=lambda r: r["perfect"]["value"])
             assert f"/ {best['perfect']['value']:.1f} [" in line.split("|")[4]
         assert line.split("|")[2].strip() in ("-",) or line.split("|")[2].strip()[0] == "*"
+
+
+def test_published_numbers_above_ours_are_said(results):
+    said = make_field.first_screen(results).splitlines()[-1]
+    for protocol, images in make_field.FIRST:
+        rows = results.get((protocol, images), {}) or results.get(
+            (protocol, make_field.RECOMPRESSED), {}
+        )
+        known = make_field.PROTOCOLS[protocol].published
+        best = max((k.perfect or 0.0 for k in known), default=0.0)
+        if "auto" in rows and best > rows["auto"]["perfect"]["value"]:
+            assert f"`{protocol}` (" in said
 
 
 def test_a_row_is_judged_on_the_puzzles_that_both_hold(results):
