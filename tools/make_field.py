@@ -40,6 +40,7 @@ FIRST = (  # protocols of the first screen, with the set of original files that 
     ("classic-mcgill-540", "mcgill-540"),
 )
 RECOMPRESSED = "images compressed again"
+SETS = IMAGES | {"test": "the set's test split", "mechanical": "a real shredder's strips"}
 Results = dict[tuple[str, str], dict[str, dict]]  # (protocol, images) -> solver -> result
 
 
@@ -54,7 +55,7 @@ def load() -> Results:
     for stem, result in read_folder(ROOT / "results").items():
         protocol, solver = stem.rsplit(".", 1)
         if solver in OURS or protocol in PAGE_SETS:
-            name = result["data"]["name"].removesuffix(".tar")
+            name = Path(result["data"]["name"]).stem
             images = RECOMPRESSED if "val-dev" in name or name.startswith("art-") else name
             found.setdefault((protocol, images), {})[solver] = result
     return found
@@ -149,7 +150,7 @@ def leaderboard(results: Results) -> str:
         parts.append(f"## {protocol}\n\n{WHAT.get(protocol, '')}".rstrip())
         for images in sorted(sets, key=lambda name: (name == RECOMPRESSED, name)):
             rows = results[protocol, images]
-            parts.append(f"{IMAGES.get(images, images)}:\n\n{_board(rows, images)}")
+            parts.append(f"{SETS.get(images, images)}:\n\n{_board(rows, images)}")
         known = PROTOCOLS[protocol].published if protocol in PROTOCOLS else ()
         lines = [
             [f"*{k.method}*", *(_value(v) for v in (k.absolute, k.perfect, k.neighbour)), note]
@@ -186,7 +187,7 @@ def _board(rows: dict[str, dict], images: str) -> str:
             if paired
             else ""
         )
-        seconds = f"{result['seconds_per_puzzle']:.2f}"
+        seconds = f"{result['seconds_per_puzzle']:.2f}" if result["seconds_per_puzzle"] else "-"
         asked = str(result["puzzles"])
         if result.get("failed"):
             asked += f" ({result['failed']} failed)"
