@@ -97,6 +97,16 @@ def test_a_changed_piece_is_found(taken):
         score(taken / "a.json", taken / "b")
 
 
+def test_a_changed_table_is_found(taken):
+    rules = PROTOCOLS["imagenet-3x3"]
+    export(rules, read_data(taken / "photos", rules), taken / "t", "parquet")
+    assert score(taken / "a.json", taken / "t")["absolute"].value < 100
+    with next((taken / "t" / "data").iterdir()).open("ab") as file:
+        file.write(b"0")
+    with pytest.raises(PuzlmError, match="parquet: was changed"):
+        score(taken / "a.json", taken / "t")
+
+
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
