@@ -237,9 +237,9 @@ def _all() -> Iterator[Protocol]:
         for grid in ((4, 4), (6, 8) if damage == "scan" else (8, 8)):
             cell, name = side // grid[1], "{}-{}x{}".format(damage, *grid)
             yield Protocol(name, grid, side, side, side, cell, cell, 0, damage=damage)
-    known = (Published("PermutoNet", 84.1, 64.8, None, "its repository", "validation split"),)
+    ready = (Published("PermutoNet", 84.1, 64.8, None, "its repository", "validation split"),)
     yield Protocol("kaggle-3x3", (3, 3), 201, 201, 201, 67, 67, 0, released="csv",
-                   papers=("github.com/cansakiroglu/Puzzle-Solver",), published=known)  # fmt: skip
+                   papers=("github.com/cansakiroglu/Puzzle-Solver",), published=ready)  # fmt: skip
 
 
 def _tables() -> Iterator[Protocol]:
