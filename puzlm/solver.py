@@ -61,6 +61,7 @@ from puzlm.solving.plain_answers import (
     by_reading,
     is_large,
 )
+from puzlm.solving.reference import by_reference
 from puzlm.solving.search.assembly import SMALL_GRID
 from puzlm.solving.search.deadline import ended_early
 from puzlm.solving.strangers import without_strangers
@@ -257,11 +258,15 @@ class Solver:
         grid: Grid | int | str | None = None,
         *,
         given: Given | None = None,
+        reference: Pixels | Image.Image | str | Path | None = None,
     ) -> Solution:
         """Solve a Puzzle, a shuffled picture, a list of pieces, or a path to a picture or folder.
 
-        `given` fixes pieces in cells: {piece: cell}.
+        `given` fixes pieces in cells: {piece: cell}. `reference` is a picture of the whole, by
+        which the pieces are laid, however they lie.
         """
+        if reference is not None:
+            return by_reference(self, as_puzzle(x, grid), given or {}, reference)
         return self.solve_many([as_puzzle(x, grid)], given=None if given is None else [given])[0]
 
     def solve_many(
@@ -315,10 +320,7 @@ class Solver:
         if given:
             if len(puzzle.pieces) == puzzle.cells:
                 return []
-            raise PuzzleError(
-                f"{len(puzzle.pieces)} pieces fill no square grid, and a given cell says nothing "
-                "where the grid is not known; name it, for example --grid 3x4"
-            )
+            raise PuzzleError(grids.UNNAMED)
         return grids.tried(puzzle.pieces, self.edges, self._poses(puzzle))
 
     def _poses(self, puzzle: Puzzle) -> Poses:

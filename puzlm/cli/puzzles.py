@@ -117,6 +117,9 @@ def solve(
         bool, typer.Option(help="Pieces may be turned; a model says which way up.")
     ] = False,
     mirrored: Annotated[bool, typer.Option(help="Pieces may be flipped.")] = False,
+    reference: Annotated[
+        Path | None, typer.Option(help="A picture of the whole: box lid, print, original file.")
+    ] = None,
     kind: Annotated[
         str, typer.Option(help="picture, page (strips of shredded pages), or auto: see for itself.")
     ] = "auto",
@@ -139,7 +142,7 @@ def solve(
     from puzlm.pieces import photos
     from puzlm.solver import Solver
 
-    if len(puzzles) == 1 and documents.is_heap(puzzles[0], kind, grid):
+    if reference is None and len(puzzles) == 1 and documents.is_heap(puzzles[0], kind, grid):
         output = output or Path("solved.png")
         told = documents.solve(puzzles[0], output, pages)
         if show:
@@ -167,6 +170,8 @@ def solve(
             mirrored=mirrored,
         )
 
+    if reference is not None and (several is not None or isinstance(path, list)):
+        raise SettingsError("--reference: is a picture of one puzzle, not of many")
     if several is not None:
         if isinstance(path, list) or fixed or gif or grid:
             raise SettingsError("--puzzles: takes one pile, and no --given, --gif or --grid")
@@ -201,7 +206,7 @@ def solve(
     loaded.settings["kind"] = kind
     solving.check_output(path, loaded, output, gif)
     with solving.followed(engine(), loaded, seconds, quiet=as_json) as following:
-        solution = following.solve(loaded, given=fixed)
+        solution = following.solve(loaded, given=fixed, reference=reference)
     loaded = solving.laid_out(loaded, solution)
     solving.write(loaded, solution, output, gif)
     if table is not None:

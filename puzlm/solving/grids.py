@@ -26,6 +26,9 @@ SPARE = 6  # a pile may lack a piece, or have one too many, and another for each
 WIDTH = 24  # boards of a beam that tries one grid
 CLOSER = 3  # grids looked at more closely, where boards are too large for a beam ...
 ROUNDS = 12  # ... with so many rounds of repair
+UNNAMED = (
+    "a given cell says nothing where the grid is not known; name the grid, for example --grid 3x4"
+)
 
 
 def candidates(count: int) -> list[Grid]:
@@ -49,7 +52,7 @@ def tried(pieces: Pixels, edges: Any = None, poses: Poses = STRAIGHT) -> list[tu
 
     Where the pieces may be turned by quarters a grid is the one on its side: the wider is tried.
     """
-    right, below = _scores(pieces, edges, poses)
+    right, below = pair_scores(pieces, edges, poses)
     n, height, width = pieces.shape[:3]
 
     def valued(grid: Grid, thorough: bool) -> tuple[Grid, float]:
@@ -64,7 +67,7 @@ def tried(pieces: Pixels, edges: Any = None, poses: Poses = STRAIGHT) -> list[tu
     return sorted(best, key=lambda one: -one[1]) + first[CLOSER:]
 
 
-def _scores(pieces: Pixels, edges: Any, poses: Poses) -> tuple[Floats, Floats]:
+def pair_scores(pieces: Pixels, edges: Any, poses: Poses) -> tuple[Floats, Floats]:
     """How much better than the typical second best each pair fits: two (kn, kn) in k poses."""
     from puzlm.solving import classic
 

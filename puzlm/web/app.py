@@ -77,6 +77,7 @@ PIECE_FILES = {
     "zip": "A zip of piece files, in natural order of their names.",
     "picture": "One shuffled picture; without `grid` its seams say it.",
 }
+SOLVE_FILES = PIECE_FILES | {"reference": "A picture of the whole: box lid, print, original file."}
 MAKE_FIELDS = {
     "sample": "Name of a sample, instead of a picture.",
     "grid": "3 or 3x4 (rows x columns).",
@@ -205,21 +206,23 @@ def create_app(
         return a.Pieces(**await staff.ask(request, "show", puzzle))
 
     async def take_puzzle(
-        request: Request, fields: set[str], pixels: int
+        request: Request, fields: set[str], pixels: int, files: dict[str, str] = PIECE_FILES
     ) -> tuple[Puzzle, FormData]:
-        form = await intake.read_form(request, limits, fields, set(PIECE_FILES))
+        form = await intake.read_form(request, limits, fields, set(files))
         try:
             grid = intake.refusing(lambda: intake.grid_of(intake.text(form, "grid"), limits))
-            files = [f for f in form.getlist("pieces") if isinstance(f, UploadFile)]
-            pieces = [(f.filename or f"piece {i}", await f.read()) for i, f in enumerate(files)]
+            sent = [f for f in form.getlist("pieces") if isinstance(f, UploadFile)]
+            pieces = [(f.filename or f"piece {i}", await f.read()) for i, f in enumerate(sent)]
             archive, picture = (
                 await intake.one_file(form, "zip"),
                 await intake.one_file(form, "picture"),
             )
+            whole = await intake.one_file(form, "reference")
         finally:
             await form.close()
         zipped = None if archive is None else archive[1]
-        return await staff.decode(request, "puzzle", pieces, zipped, picture, grid, pixels), form
+        puzzle = await staff.decode(request, "puzzle", pieces, zipped, picture, grid, pixels, whole)
+        return puzzle, form
 
     @app.post(
         "/api/open",
@@ -231,10 +234,12 @@ def create_app(
         puzzle, _ = await take_puzzle(request, {"grid"}, SHOWN * SHOWN)
         return a.Pieces(**await staff.ask(request, "show", puzzle))
 
-    @app.post("/api/solve", tags=["puzzles"], openapi_extra=form_schema(PIECE_FILES, SOLVE_FIELDS))
+    @app.post("/api/solve", tags=["puzzles"], openapi_extra=form_schema(SOLVE_FILES, SOLVE_FIELDS))
     async def solve(request: Request) -> a.Solved:
         """Find the cell of every piece."""
-        puzzle, form = await take_puzzle(request, set(SOLVE_FIELDS), intake.SOLVE_PIXELS)
+        puzzle, form = await take_puzzle(
+            request, set(SOLVE_FIELDS), intake.SOLVE_PIXELS, SOLVE_FILES
+        )
         kind = (
             intake.choice(form, "solver", about["solver"], SOLVERS),
             intake.choice(form, "decode", about["decoding"], METHODS),

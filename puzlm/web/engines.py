@@ -37,9 +37,14 @@ class Pictures:
         picture: intake.File | None,
         grid: Grid | None,
         pixels: int,
+        whole: intake.File | None = None,
     ) -> Puzzle:
-        """Make a puzzle of what was sent."""
-        return intake.read_puzzle(pieces, archive, picture, grid, self.limits, pixels=pixels)
+        """Make a puzzle of what was sent; with a picture of the `whole` in its settings."""
+        puzzle = intake.read_puzzle(pieces, archive, picture, grid, self.limits, pixels=pixels)
+        if whole is not None:
+            shown = intake.Budget(self.limits.pixels).pixels(whole[1], whole[0])
+            puzzle.settings["reference"] = intake.fit_inside(shown, SHOWN)
+        return puzzle
 
     def cut(self, picture: intake.File, grid: Grid, how: dict[str, Any]) -> Puzzle:
         """Cut a picture into pieces and shuffle them."""
@@ -101,7 +106,8 @@ class Puzzles:
         """Find the cell of every piece: see answers.Solved."""
         if kind not in self.kinds:
             self.kinds[kind] = self._variant(*kind)
-        solution = self.kinds[kind].solve_many([puzzle], given=[given])[0]
+        whole = puzzle.settings.pop("reference", None)
+        solution = self.kinds[kind].solve(puzzle, given=given, reference=whole)
         return {
             "positions": solution.positions.tolist(),
             "order": [int(i) for i in solution.order],

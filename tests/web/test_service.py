@@ -96,6 +96,25 @@ def test_turned_pieces(client, make):
     )
 
 
+def test_pieces_are_laid_by_a_picture_of_the_whole(client, make):
+    puzzle = make("shore", grid="3x4", gap=0.3, seed=2)
+    pieces = [np.asarray(Image.open(io.BytesIO(file[1][1]))) for file in piece_files(puzzle)]
+    whole = assemble(np.stack(pieces), np.array(puzzle["truth"]), (3, 4))
+    lid = png(np.ascontiguousarray(whole[::2, ::2] // 2))  # smaller and darker, with the gaps cut
+    turned = [
+        ("pieces", (f"{k}.png", png(np.ascontiguousarray(np.rot90(p, 2 * (k % 2)))), "image/png"))
+        for k, p in enumerate(pieces)
+    ]
+    files = [*turned, ("reference", ("lid.png", lid, "image/png"))]
+    found = client.post("/api/solve", files=files).json()
+    assert found["solver"] == "reference" and found["grid"] == [3, 4]
+    assert found["positions"] == puzzle["truth"]
+    assert found["turns"] == [2 * (k % 2) for k in range(12)]
+    bad = [*turned, ("reference", ("lid.png", b"no picture", "image/png"))]
+    refused(client.post("/api/solve", files=bad), 422, "bad_image")
+    refused(client.post("/api/open", files=files), 422, "unknown_field")
+
+
 def test_given_placements_are_kept(client, make):
     puzzle = make("shore", grid=3, seed=3)
     wrong = {"0": puzzle["truth"][1], "4": puzzle["truth"][7]}

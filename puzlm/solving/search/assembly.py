@@ -119,13 +119,15 @@ def assemble_posed(
     seed: int = 0,
     rounds: int = 330,
     hole: float | None = None,
+    cells: Floats | None = None,
 ) -> tuple[Ints, Ints]:
     """Find positions (n,) and poses (n,) from scores (kn, kn) of all pieces in k poses.
 
-    Candidate k * n + i is piece i in poses[k]. `given` pieces lie as they are. Without them the
-    picture as a whole may come out in any pose that fits the grid: the pieces cannot tell.
+    Candidate k * n + i is piece i in poses[k]. `cells`, (n, cells) or (kn, cells), scores them in
+    cells. `given` pieces lie as they are. Without both the picture as a whole may come out in any
+    pose that fits the grid: the pieces cannot tell.
     """
-    board = _board(right, below, grid, None, given, poses, hole)
+    board = _board(right, below, grid, cells, given, poses, hole)
     return _positions(board, _search(board, seed, 256, rounds))
 
 

@@ -121,7 +121,7 @@ def _board(
         raise ValueError(
             f"right is {right.shape} and below {below.shape}; give two equal square matrices"
         )
-    if cells is not None and cells.shape != (n, rows * columns):
+    if cells is not None and cells.shape not in ((n, rows * columns), (m, rows * columns)):
         raise ValueError(f"cells is {cells.shape}; give {(n, rows * columns)}, pieces by cells")
     given = {int(piece): int(cell) for piece, cell in (given or {}).items()}
     if any(not (0 <= p < n and 0 <= c < rows * columns) for p, c in given.items()):
@@ -153,7 +153,7 @@ def _board(
     if cells is not None:
         known = cells[np.isfinite(cells)]
         least = 2 * float(known.min()) - float(known.max()) - 1 if known.size else 0.0
-        absolute[:, :m] = np.tile(np.maximum(cells, least).T, turns)
+        absolute[:, :m] = np.tile(np.maximum(cells, least).T, m // len(cells))
     row, column = np.divmod(np.arange(rows * columns), columns)
     around = np.empty((rows * columns, 4), np.int64)
     for direction, (down, along) in enumerate(STEPS):

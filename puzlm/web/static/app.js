@@ -140,6 +140,7 @@ async function solve() {
     const found = await postJson("/api/solve", pieceForm({
       grid: open ? "" : `${rows}x${columns}`, solver: $("solver").value, decode: $("decode").value,
       given: JSON.stringify(given), rotations: turned() ? 1 : "",
+      reference: state.mode === "own" && $("whole").files[0] || "",
     }));
     clearInterval(clock);
     if (turn !== state.making) return;
@@ -180,6 +181,7 @@ const turned = () => state.mode === "own" && $("turned").checked;
 
 // How this answer was found, and whether what the panel shows had a part in it.
 function story(found) {
+  if (found.solver === "reference") return "The pieces were laid by the picture of the whole. Nothing was read.";
   if (found.turns.length) return "Pieces that may be turned are joined by their pixels. Nothing was read for this answer.";
   if (found.read) return "A language model read these symbols for this answer.";
   const name = $("solver").value;
