@@ -36,9 +36,9 @@ SHAPES = 4  # grids tried where nobody named one
 LEAST = 16  # pixels of the picture's shorter side
 # By how much the logs of costs must fall where pieces may lie in twice as many poses.
 FREEDOM = 0.1
-# P(right) = sigmoid(one + margin x log(cost of the best other cell / own cost)); fitted to
-# validation pictures that were printed anew: docs/runs/reference-val.txt.
-ODDS = {"one": 0.0, "margin": 8.0}
+# P(right) = sigmoid(MARGIN x log(cost of the best other cell / own cost)). Chosen, not fitted: of
+# validation puzzles too few pieces were wrong (docs/runs/reference-val.txt).
+MARGIN = 8.0
 
 Windows = NDArray[np.float32]
 
@@ -194,5 +194,5 @@ def _sure(costs: Floats, best: Floats, positions: NDArray[np.int64]) -> Floats:
     others = best.copy()
     others[n, positions] = np.inf
     margin = np.log(others.min(1) / costs[n, positions])
-    sure: Floats = 1 / (1 + np.exp(-ODDS["one"] - ODDS["margin"] * margin))
+    sure: Floats = 1 / (1 + np.exp(-MARGIN * margin))
     return np.where(positions < 0, 1 - sure, sure)
