@@ -26,7 +26,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-SHORT, LONG = 30, 120  # puzzles of the two runs
+SHORT, LONG = 60, 600  # puzzles of the two runs
 
 
 def start_node(folder: Path, cpus: int, port: int, head: bool, env: dict[str, str]) -> Any:

@@ -8,6 +8,7 @@ a handicap.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from puzlm.pieces.poses import STRAIGHT, Poses, in_poses
 from puzlm.puzzle import Grid
 from puzlm.solution import Floats
 from puzlm.solving.search.board import runner_up
+from puzlm.solving.search.deadline import over
 
 # In the unit of the scores, nats: chosen on validation pictures, docs/runs/grids-val.txt.
 PIXELS = 0.25  # of what pixels say beside the learned sides
@@ -51,19 +53,25 @@ def tried(pieces: Pixels, edges: Any = None, poses: Poses = STRAIGHT) -> list[tu
     """Grids of a pile (n, height, width, 3) and how well the pieces fill each, best first.
 
     Where the pieces may be turned by quarters a grid is the one on its side: the wider is tried.
+    Where time runs short, those nearest to a square were tried.
     """
     right, below = pair_scores(pieces, edges, poses)
     n, height, width = pieces.shape[:3]
 
-    def valued(grid: Grid, thorough: bool) -> tuple[Grid, float]:
+    def handicap(grid: Grid) -> float:
         slender = np.log(grid[1] * width / (grid[0] * height)) ** 2
-        handicap = SLENDER * slender + UNEVEN * abs(grid[0] * grid[1] - n)
-        return grid, _value(right, below, grid, poses, thorough) - float(handicap)
+        return float(SLENDER * slender + UNEVEN * abs(grid[0] * grid[1] - n))
+
+    def valued(grid: Grid, thorough: bool) -> tuple[Grid, float]:
+        return grid, _value(right, below, grid, poses, thorough) - handicap(grid)
 
     wide = any(pose % 2 for pose in poses)
     among = [grid for grid in candidates(n) if not wide or grid[0] <= grid[1]]
-    first = sorted((valued(grid, False) for grid in among), key=lambda one: -one[1])
-    best = [valued(grid, True) for grid, _ in first[:CLOSER]]
+    among.sort(key=handicap)
+    first = [valued(among[0], False)]
+    first += [valued(grid, False) for grid in takewhile(lambda _: not over(), among[1:])]
+    first.sort(key=lambda one: -one[1])
+    best = first[:CLOSER] if over() else [valued(grid, True) for grid, _ in first[:CLOSER]]
     return sorted(best, key=lambda one: -one[1]) + first[CLOSER:]
 
 

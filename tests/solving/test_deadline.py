@@ -9,6 +9,7 @@ from PIL import Image
 from bench.timing import SAMPLES
 from puzlm.puzzle import Puzzle
 from puzlm.solver import Solver
+from puzlm.solving import grids
 from puzlm.solving.search.deadline import deadline, ended_early, over
 
 PAGE = SAMPLES.parent / "web" / "static" / "samples"
@@ -66,6 +67,15 @@ def test_an_answer_cut_short_is_not_surer_than_right():
         sure.append(float(answer.confidences.mean()))
     assert min(right) < 0.1 and max(right) > 0.5
     assert abs(np.mean(sure) - np.mean(right)) < 0.2
+
+
+def test_grids_are_tried_while_there_is_time(worn):
+    """Those nearest to a square first: a thousand pieces have hundreds of grids."""
+    whole = grids.tried(worn.pieces[:24])
+    with deadline(3600, iter([False] * 2 + [True] * 1000).__next__):
+        some = grids.tried(worn.pieces[:24])
+    assert {grid for grid, _ in some} == {(3, 8), (4, 6), (6, 4)}
+    assert {grid for grid, _ in some} < {grid for grid, _ in whole}
 
 
 def test_limits_may_be_nested():
