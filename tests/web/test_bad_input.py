@@ -42,7 +42,7 @@ def test_bad_pictures(client, path, data, status, code):
     [
         ([("pieces", GOOD)] * 9, {"grid": "nine"}, 422, "unusable"),
         ([("pieces", GOOD)] * 9, {"grid": "2"}, 422, "bad_grid"),
-        ([("pieces", GOOD)] * 7, {}, 422, "unusable"),
+        ([("pieces", GOOD)] * 7, {"given": '{"0": 0}'}, 422, "unusable"),
         ([("pieces", GOOD)] * 9, {"grid": "99x99"}, 413, "too_many_pieces"),
         ([("pieces", GOOD)] * 9, {"grid": "9" * 5000}, 422, "bad_grid"),
         ([("pieces", GOOD)] * 1050, {}, 413, "too_many_pieces"),
@@ -72,7 +72,8 @@ def test_bad_puzzles(client, files, fields, status, code):
 
 
 def test_messages_do_not_speak_of_the_command(client):
-    answer = client.post("/api/solve", files=[("pieces", GOOD)] * 7)
+    given = {"given": '{"0": 0}'}
+    answer = client.post("/api/solve", files=[("pieces", GOOD)] * 7, data=given)
     assert "--" not in refused(answer, 422, "unusable")
 
 
