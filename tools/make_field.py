@@ -179,6 +179,7 @@ def _board(rows: dict[str, dict], images: str) -> str:
         rows.items(), key=lambda row: tuple(-row[1][m]["value"] for m in ("perfect", "absolute"))
     ):
         name = f"**{solver}**" if is_peer(solver, result) else solver
+        name += ", published answers" if "published answers" in result["solver"] else ""
         scores = [interval(result[m]) for m in ("absolute", "perfect", "neighbour")]
         paired = pair(first, result) if first and solver != "auto" else None
         against = (
