@@ -3,9 +3,8 @@
     python -m bench.ray_nodes -o docs/runs/ray-nodes.json
 
 Each node has a temporary folder and resources of its own. Speed is told by two runs of different
-length: what the longer one takes more is work, the rest is overhead. Beside the seconds of the
-clock stand those of the processor, of the command and of all processes of the nodes: other work on
-the machine does not change them.
+length: what the longer one takes more is work, the rest is overhead. Use a machine that does
+nothing else; its load is noted.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -103,17 +101,6 @@ def command(*arguments: Any, env: dict[str, str], cwd: Path) -> float:
     return time.perf_counter() - began
 
 
-def processor(nodes: Sequence[Any]) -> float:
-    """Processor seconds of ended children, and of all processes of the nodes with theirs."""
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    total = spent.ru_utime + spent.ru_stime
-    for number in (number for node in nodes for number in processes_of(node.pid)):
-        with suppress(OSError):
-            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-            total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return total
-
-
 def main() -> None:
     """Measure one process, one node of two cores and two nodes of one core each."""
     from puzlm.files import write_bytes
@@ -132,28 +119,23 @@ def main() -> None:
         write_image(folder / "i" / f"{number:03d}.png", photo[top : top + 288, left : left + 288])
     tokenize = ["tokenize", "i", "--tokenizer", "puzlm-3x3", "--erode", 0.1]
     evaluate = ["evaluate", "--images", "i", "--solver", "vision-pairs", "--seed", 1]
-    record: dict[str, Any] = {"commit": current_commit(), "puzzles": [SHORT, LONG], "runs": {}}
+    record: dict[str, Any] = {"commit": current_commit(), "load": os.getloadavg()[0]}
+    record |= {"puzzles": [SHORT, LONG], "runs": {}}
     for name, cpus in (("one process", []), ("1 node", [2]), ("2 nodes", [1, 1])):
         with ExitStack() as stack:
             ray: list[Any] = []
-            started: list[Any] = []
             if cpus:
-                address, started = stack.enter_context(nodes(cpus, env))
+                address, _ = stack.enter_context(nodes(cpus, env))
                 ray = ["--engine", "ray", "--address", address]
             for kind, words, suffix in (("tokenize", tokenize, "npy"), ("evaluate", evaluate, "r")):
                 seconds = []
-                worked = []
                 for limit in (SHORT, LONG):
                     out = ["--limit", limit, "-o", folder / f"{name}.{limit}.{suffix}"]
-                    before = processor(started)
                     seconds.append(command(*words, *out, *ray, env=env, cwd=folder))
-                    worked.append(processor(started) - before)
                 found: dict[str, Any] = {"seconds": [round(x, 2) for x in seconds]}
-                found["processor_seconds"] = [round(x, 2) for x in worked]
-                each = (worked[1] - worked[0]) / (LONG - SHORT)
-                found["processor_ms_a_puzzle"] = round(1000 * each, 1)
-                found["processor_overhead_s"] = round(worked[0] - SHORT * each, 2)
-                found["puzzles_per_s"] = round((LONG - SHORT) / (seconds[1] - seconds[0]), 2)
+                each = (seconds[1] - seconds[0]) / (LONG - SHORT)
+                found["overhead_s"] = round(seconds[0] - SHORT * each, 2)
+                found["puzzles_per_s"] = round(1 / each, 2)
                 record["runs"][f"{kind}, {name}"] = found
                 print(kind, name, found, flush=True)
     tokens = {path.read_bytes() for path in folder.glob(f"*.{LONG}.npy")}
