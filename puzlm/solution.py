@@ -79,6 +79,8 @@ class Solution:
     """Poses (pieces/poses.py) that set each piece upright; empty: all lay upright."""
     upright: float = 1.0
     """How sure it is that the picture as a whole lies upright; no confidence is higher."""
+    starts: Grid = (1, 1)
+    """At how many rows and columns the picture may begin: more than one where it wraps around."""
     strangers: tuple[int, ...] = ()
     """Pieces left out because they seem to be of another picture."""
     tried: tuple[tuple[Grid, float], ...] = ()
@@ -102,7 +104,7 @@ class Solution:
     @property
     def array(self) -> Pixels:
         """The assembled picture as pixels (height, width, 3)."""
-        return assemble(self._upright, self.positions, self.grid)
+        return assemble(self.upright_pieces, self.positions, self.grid)
 
     @property
     def image(self) -> Image.Image:
@@ -134,17 +136,24 @@ class Solution:
     def drawn(self, truth: Positions | None = None) -> Pixels:
         """The assembled picture, wrong pieces framed in red when the truth is known."""
         fair = None if truth is None else self.fair(truth)
-        return draw(self._upright, self.positions, self.grid, fair)
+        return draw(self.upright_pieces, self.positions, self.grid, fair)
 
     def fair(self, truth: Positions) -> Positions:
         """The truth with equal pieces exchanged as here, since nobody can tell them apart."""
         return exchanged(truth, self.positions, kinds_of(self.pieces))
 
     @property
-    def _upright(self) -> Pixels:
+    def upright_pieces(self) -> Pixels:
+        """The pieces in the poses in which they are laid."""
         if not self.poses:
             return self.pieces
         return np.stack([laid(p, pose) for p, pose in zip(self.pieces, self.poses, strict=True)])
+
+    @property
+    def joined(self) -> Floats:
+        """Confidences apart from which way up the whole lies and where it begins: (n,)."""
+        whole = self.upright / (self.starts[0] * self.starts[1])
+        return np.minimum(self.confidences / whole, 1.0)
 
     @property
     def expected_wrong(self) -> float:
@@ -161,6 +170,7 @@ class Solution:
             "seconds": round(self.seconds, 4),
             "unplaced": np.flatnonzero(self.positions < 0).tolist(),
             "expected_wrong": round(self.expected_wrong, 2),
+            **({"starts": list(self.starts)} if self.starts != (1, 1) else {}),
             **({"strangers": list(self.strangers)} if self.strangers else {}),
             **(
                 {"turns": list(self.turns), "upright": round(self.upright, 4)} if self.poses else {}

@@ -52,6 +52,7 @@ from puzlm.solution import (
 from puzlm.solving import calibration, grids, upright, windows
 from puzlm.solving.cross_cut import by_strokes, is_page
 from puzlm.solving.evidence import AGAIN, Evidence, Read, Seen, by_piece, gather, in_doubt
+from puzlm.solving.framing import unframed
 from puzlm.solving.fusion import fused, sure_by_sides
 from puzlm.solving.plain_answers import (
     by_chance,
@@ -285,6 +286,8 @@ class Solver:
         # What makes a stranger was fitted to the shipped encoder of sides.
         if self.solver == "auto" and self.shipped and self.edges is not None:
             found = without_strangers(self, puzzles, fixed, found)
+        if self.solver in ("auto", "classic") and not self.raw:
+            found = [f if g else unframed(f) for f, g in zip(found, given, strict=True)]
         return [
             f if f.tried else replace(f, tried=tuple(w)) for f, w in zip(found, ways, strict=True)
         ]

@@ -371,14 +371,24 @@ def remarks(found: Solution, puzzle: Puzzle) -> list[str]:
     if more:
         pieces = "1 piece" if abs(more) == 1 else f"{abs(more)} pieces"
         said.append(f"{pieces} {'fewer' if more < 0 else 'more'} than the grid has cells")
+    if found.starts != (1, 1):
+        ways = [
+            f"{n} {what}"
+            for n, what in zip(found.starts, ("rows", "columns"), strict=True)
+            if n > 1
+        ]
+        said.append(
+            f"the picture wraps around: it may begin at any of its {' and '.join(ways)}, which is "
+            "counted in every confidence"
+        )
     if found.strangers:
         names = ", ".join(puzzle.names[i] if puzzle.names else str(i) for i in found.strangers)
         said.append(f"left out, of another picture as it seems: {names}")
     if puzzle.settings.get("found"):
         said.append(f"grid {rows}x{columns}, found from the seams; --grid sets another")
     placed = np.flatnonzero(found.positions >= 0)
-    # Which way up the whole lies is told elsewhere: then all pieces are right, or none.
-    wrong = round(float((1 - found.confidences[placed] / found.upright).sum()))
+    # Which way up the whole lies, and where it begins, is told elsewhere: all are right, or none.
+    wrong = round(float((1 - found.joined[placed]).sum()))
     if wrong:
         least = placed[np.argsort(found.confidences[placed], kind="stable")][:LEAST_SURE]
         named = ", ".join(puzzle.names[i] if puzzle.names else str(i) for i in least)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from puzlm import Solver
+from puzlm.cli.solve import remarks
 from puzlm.images import Pixels, read_image
 from puzlm.metrics import absolute
 from puzlm.puzzle import Puzzle, assemble
@@ -130,3 +131,30 @@ def test_a_piece_is_strange_if_no_neighbour_is_like_it():
     found = strange(cosines, np.arange(n), (3, 3))
     assert found[4] > 0.9 and np.delete(found, 4).max() < 0.1
     assert strange(cosines, np.full(n, -1), (3, 3)).max() == 0  # nothing lies anywhere
+
+
+def wrapping(picture: Pixels, width: int, blend: int = 60) -> Pixels:
+    """A picture of so many columns whose right side goes on at its left side."""
+    share = np.linspace(0, 1, blend)[None, :, None]
+    whole = picture[:, :width].copy()
+    begin = share * picture[:, :blend] + (1 - share) * picture[:, width : width + blend]
+    whole[:, :blend] = np.rint(begin)
+    return whole
+
+
+@pytest.mark.parametrize("solver", ["auto", "classic"])
+def test_a_picture_that_wraps_around_may_begin_anywhere(solver, photo, tmp_path, capsys):
+    picture = wrapping(photo[:400], 560)
+    puzzle = Puzzle.from_image(picture, "5x7", seed=1)
+    found = Solver.from_pretrained(solver=solver).solve(puzzle)
+    assert found.starts == (1, 7) and found.confidences.max() <= 1 / 7
+    begins = [np.array_equal(np.roll(found.array, 80 * k, axis=1), picture) for k in range(7)]
+    assert sum(begins) == 1 and found.joined.mean() > 0.8
+    told = " ".join(remarks(found, puzzle))
+    assert "may begin at any of its 7 columns" in told and "probably wrong" not in told
+    assert found.as_dict()["starts"] == [1, 7]
+
+
+def test_other_pictures_begin_where_they_begin(auto, photo, flower):
+    puzzles = [Puzzle.from_image(x, g, seed=1) for x in (photo, flower) for g in (3, "5x7")]
+    assert all(found.starts == (1, 1) for found in auto.solve_many(puzzles))
