@@ -315,13 +315,18 @@ def open_grid(count: int) -> Grid:
     return max(1, math.ceil(count / columns)), columns
 
 
-def assemble(pieces: Pixels, positions: Positions, grid: Grid) -> Pixels:
-    """Put the pieces on the grid, (rows * height, columns * width, 3); holes are light grey."""
+def assemble(pieces: Pixels, positions: Positions, grid: Grid, overlap: Grid = (0, 0)) -> Pixels:
+    """Put the pieces on the grid, (rows * height, columns * width, 3); holes are light grey.
+
+    Pieces that `overlap` by some pixels, down and along, are laid over one another.
+    """
     height, width = pieces.shape[1:3]
-    canvas = np.full((grid[0] * height, grid[1] * width, 3), HOLE, np.uint8)
+    down, along = height - overlap[0], width - overlap[1]
+    size = grid[0] * down + overlap[0], grid[1] * along + overlap[1]
+    canvas = np.full((*size, 3), HOLE, np.uint8)
     for piece, cell in zip(pieces, positions, strict=True):
         if cell >= 0:
-            top, left = int(cell) // grid[1] * height, int(cell) % grid[1] * width
+            top, left = int(cell) // grid[1] * down, int(cell) % grid[1] * along
             canvas[top : top + height, left : left + width] = piece
     return canvas
 

@@ -81,6 +81,8 @@ class Solution:
     """How sure it is that the picture as a whole lies upright; no confidence is higher."""
     starts: Grid = (1, 1)
     """At how many rows and columns the picture may begin: more than one where it wraps around."""
+    overlap: Grid = (0, 0)
+    """By how many pixels neighbouring tiles show the same, down and along."""
     strangers: tuple[int, ...] = ()
     """Pieces left out because they seem to be of another picture."""
     tried: tuple[tuple[Grid, float], ...] = ()
@@ -104,7 +106,7 @@ class Solution:
     @property
     def array(self) -> Pixels:
         """The assembled picture as pixels (height, width, 3)."""
-        return assemble(self.upright_pieces, self.positions, self.grid)
+        return assemble(self.upright_pieces, self.positions, self.grid, self.overlap)
 
     @property
     def image(self) -> Image.Image:
@@ -135,7 +137,9 @@ class Solution:
 
     def drawn(self, truth: Positions | None = None) -> Pixels:
         """The assembled picture, wrong pieces framed in red when the truth is known."""
-        fair = None if truth is None else self.fair(truth)
+        if truth is None:
+            return self.array
+        fair = self.fair(truth)
         return draw(self.upright_pieces, self.positions, self.grid, fair)
 
     def fair(self, truth: Positions) -> Positions:
@@ -170,6 +174,7 @@ class Solution:
             "seconds": round(self.seconds, 4),
             "unplaced": np.flatnonzero(self.positions < 0).tolist(),
             "expected_wrong": round(self.expected_wrong, 2),
+            **({"overlap": list(self.overlap)} if any(self.overlap) else {}),
             **({"starts": list(self.starts)} if self.starts != (1, 1) else {}),
             **({"strangers": list(self.strangers)} if self.strangers else {}),
             **(

@@ -52,7 +52,7 @@ from puzlm.solution import (
 from puzlm.solving import calibration, grids, upright, windows
 from puzlm.solving.cross_cut import by_strokes, is_page
 from puzlm.solving.evidence import AGAIN, Evidence, Read, Seen, by_piece, gather, in_doubt
-from puzlm.solving.framing import unframed
+from puzlm.solving.framing import lapped, unframed
 from puzlm.solving.fusion import fused, sure_by_sides
 from puzlm.solving.plain_answers import (
     by_chance,
@@ -288,6 +288,7 @@ class Solver:
             found = without_strangers(self, puzzles, fixed, found)
         if self.solver in ("auto", "classic") and not self.raw:
             found = [f if g else unframed(f) for f, g in zip(found, given, strict=True)]
+            found = [lapped(f, p) for f, p in zip(found, puzzles, strict=True)]
         return [
             f if f.tried else replace(f, tried=tuple(w)) for f, w in zip(found, ways, strict=True)
         ]

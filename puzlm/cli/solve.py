@@ -371,6 +371,9 @@ def remarks(found: Solution, puzzle: Puzzle) -> list[str]:
     if more:
         pieces = "1 piece" if abs(more) == 1 else f"{abs(more)} pieces"
         said.append(f"{pieces} {'fewer' if more < 0 else 'more'} than the grid has cells")
+    if any(found.overlap):
+        down, along = found.overlap
+        said.append(f"tiles overlap by {along} x {down} pixels, which are drawn once")
     if found.starts != (1, 1):
         ways = [
             f"{n} {what}"

@@ -18,6 +18,13 @@ MOST_MARGIN = 64  # pixels before the first tile
 FEWEST = 3  # tiles a row, unless somebody says that there are two: edges of pictures look alike
 CLEAR, QUARTER, RISE = 9.0, 3.0, 0.8  # what `Ruling` must reach
 
+# Tiles that overlap: strips of neighbours differ by less than SAME of what columns of a tile
+# differ by. Numbers: docs/runs/overlap-val.txt.
+SAME = 0.4
+LIVELY = 2.0  # grey levels by which columns of a tile differ, to say something
+LINES = 3  # of cuts that must say so
+MOST_OVERLAP = 16  # pixels
+
 
 @dataclass(frozen=True)
 class Ruling:
@@ -175,3 +182,38 @@ def _division(line: NDArray[np.float32], least: float, few: float) -> int:
             continue
         found, seams = parts, at
     return found
+
+
+def overlap(board: Pixels) -> tuple[int, int]:
+    """By how many pixels the laid tiles (rows, columns, height, width, 3) overlap, down and along.
+
+    Tiles of map services repeat a strip of their neighbours. Strips that show little say nothing.
+    """
+    return _overlap(board.transpose(1, 0, 3, 2, 4)), _overlap(board)
+
+
+def _overlap(board: Pixels) -> int:
+    """By how many pixels tiles overlap with those to their right.
+
+    Every line of cuts must say so: an edge in the picture may run along one of them.
+    """
+    height, width = board.shape[2:4]
+    most = min(MOST_OVERLAP, width // 4)
+    unlike = []
+    for column in range(board.shape[1] - 1):
+        left, right = (board[:, column + k].astype(np.float32) for k in (0, 1))
+        change = np.abs(np.diff(left[:, :, -most - 2 :], axis=2)).mean(axis=(1, 3))
+        usual = np.median(change, axis=1)
+        lively = usual >= LIVELY
+        left, right, usual = left[lively], right[lively], usual[lively]
+        if len(usual):
+            apart = [
+                np.abs(left[:, :, -k:] - right[:, :, :k]).mean(axis=(1, 2, 3)) / usual
+                for k in range(1, most + 1)
+            ]
+            unlike.append(np.median(apart, axis=1))
+    if len(unlike) < LINES or not most:
+        return 0
+    worst = np.max(unlike, axis=0)
+    best = int(np.argmin(worst))
+    return best + 1 if worst[best] < SAME else 0

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puzlm.models.frame import Frame
-from puzlm.puzzle import Grid, Positions
+from puzlm.pieces import seams
+from puzlm.puzzle import Grid, Positions, Puzzle
 from puzlm.solution import Floats, Solution
 from puzlm.solving.search.assembly import repaired
 from puzlm.solving.search.board import BEAM_GRID
@@ -47,6 +48,17 @@ def unframed(found: Solution) -> Solution:
     note = "; ".join(filter(None, [found.used.note, "wraps around, so it may begin elsewhere"]))
     used = replace(found.used, note=note)
     return replace(found, starts=starts, confidences=sure, used=used)
+
+
+def lapped(found: Solution, puzzle: Puzzle) -> Solution:
+    """The same answer; tiles of a set that overlap are then drawn over one another."""
+    cut = puzzle.truth is not None or "cropped" in puzzle.settings  # of one picture
+    whole = len(found.positions) == puzzle.cells and (found.positions >= 0).all()
+    if cut or not whole:
+        return found
+    board = found.upright_pieces[np.argsort(found.positions)]
+    overlap = seams.overlap(board.reshape(*found.grid, *board.shape[1:]))
+    return replace(found, overlap=overlap) if any(overlap) else found
 
 
 def _closed(scores: NDArray[np.float32], last: NDArray[Any], first: NDArray[Any]) -> bool:

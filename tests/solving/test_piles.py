@@ -158,3 +158,19 @@ def test_a_picture_that_wraps_around_may_begin_anywhere(solver, photo, tmp_path,
 def test_other_pictures_begin_where_they_begin(auto, photo, flower):
     puzzles = [Puzzle.from_image(x, g, seed=1) for x in (photo, flower) for g in (3, "5x7")]
     assert all(found.starts == (1, 1) for found in auto.solve_many(puzzles))
+
+
+@pytest.mark.parametrize("overlap", [(0, 0), (1, 1), (2, 5)])
+def test_tiles_that_overlap_are_drawn_once(auto, photo, tmp_path, overlap):
+    down, along = overlap
+    whole = photo[: 5 * 60 + down, : 6 * 80 + along]
+    tiles = [
+        whole[60 * r : 60 * r + 60 + down, 80 * c : 80 * c + 80 + along]
+        for r, c in np.ndindex(5, 6)
+    ]
+    order = np.random.default_rng(0).permutation(30)
+    found = auto.solve([tiles[i] for i in order])
+    assert found.overlap == overlap and np.array_equal(found.array, whole)
+    assert ("tiles overlap" in " ".join(remarks(found, Puzzle(found.pieces, (5, 6))))) == bool(
+        along
+    )
