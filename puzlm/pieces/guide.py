@@ -27,8 +27,11 @@ def numbered(table: Table, photo: int, turns: tuple[int, ...] = ()) -> Pixels:
     for thing in table.left_out:
         if thing.photo == photo:
             x, y, width, height = (value * scale for value in thing.box)
-            pen.rectangle((x, y, x + width, y + height), outline=REFUSED, width=line)
-            _label(pen, "?", (x + width / 2, y + height / 2), line * 7, REFUSED)
+            again = thing.piece >= 0
+            colour, name = (FRAME, str(thing.piece)) if again else (REFUSED, "?")
+            pen.rectangle((x, y, x + width, y + height), outline=colour, width=line)
+            behind = BEHIND if again else REFUSED
+            _label(pen, name, (x + width / 2, y + height / 2), line * 7, behind)
     for number, place in enumerate(table.places):
         if place.photo != photo:
             continue

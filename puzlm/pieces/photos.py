@@ -104,7 +104,8 @@ def table_of(paths: Sequence[Path], grid: str | None = None) -> Table | None:
         rows, columns = parse_grid(grid)
         if 2 * abs(len(table.pieces) - rows * columns) > rows * columns:
             return None
-    return table if len(table.left_out) <= MOST_LEFT_OUT * len(table.pieces) else None
+    foreign = [one for one in table.left_out if one.piece < 0]
+    return table if len(foreign) <= MOST_LEFT_OUT * len(table.pieces) else None
 
 
 def as_puzzle(table: Table, grid: Grid | int | str | None) -> Puzzle:

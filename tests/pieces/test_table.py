@@ -109,3 +109,26 @@ def test_a_shuffled_sheet_is_no_table(tmp_path: Path) -> None:
     write_image(tmp_path / "sheet.png", sheet)
     assert table_of([tmp_path / "sheet.png"]) is None
     assert table_of([SAMPLES / "flower.jpg"]) is None
+
+
+def test_a_pile_photographed_twice_is_counted_once(photo: TablePhoto, tmp_path: Path) -> None:
+    picture = read_image(SAMPLES / "china.jpg")
+    looks = [
+        photograph(picture, (3, 3), np.random.default_rng(seed), side=140, ground=ground).image
+        for seed, ground in ((6, "wood"), (7, "stone"))
+    ]
+    table = find_pieces([photo.image, *looks])
+    assert len(table.pieces) == 9 and {place.photo for place in table.places} == {0}
+    again = [one.piece for one in table.left_out]
+    assert sorted(again) == sorted([*range(9), *range(9)])
+    paths = [tmp_path / f"{k}.png" for k in range(3)]
+    for path, image in zip(paths, [photo.image, *looks], strict=True):
+        write_image(path, image)
+    assert table_of(paths) is not None
+
+
+def test_other_pieces_on_a_second_photo_are_not_left_out(photo: TablePhoto) -> None:
+    flower = read_image(SAMPLES / "flower.jpg")
+    other = photograph(flower, (3, 3), np.random.default_rng(5), side=140, ground="stone")
+    table = find_pieces([photo.image, other.image])
+    assert len(table.pieces) == 18 and not table.left_out
