@@ -4,12 +4,12 @@
 
     sum over pieces of log p(cell)  +  sum over touching pairs of their fit
 
-The encoder-decoder and the ViT know where pieces belong; the ViT, the sides and the pixels along
-the borders know what touches. Nobody is asked who adds nothing: no model where sides leave no
-doubt, no language model of clean pieces where there is a ViT, and the ViT looks again only where
-its first look leaves doubt. What scanning, light and compression did to the pieces is undone
-before anyone looks (repair.py). Pages of print are put together by their strokes alone
-(cross_cut.py). The Solution says what was used.
+The reader, one language model for every grid of up to 100 pieces, knows where pieces belong and
+what touches what; sides and pixels along the borders know what touches. Nobody is asked who adds
+nothing: no reader where sides leave no doubt, and it reads more views only where its first reading
+leaves doubt. What scanning, light and compression did to the pieces is undone before anyone looks
+(repair.py). Pages of print are put together by their strokes alone (cross_cut.py). The Solution
+says what was used.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from puzlm.errors import ModelError, PuzzleError, SettingsError, nearest
 from puzlm.images import Pixels
 from puzlm.models import pretrained as checkpoints
 from puzlm.models.box import (
+    VISION,
     Box,
     Language,
     load_edges,
     load_frame,
+    load_puzzle_reader,
     load_reader,
     load_sides,
     load_vision,
@@ -61,11 +63,12 @@ from puzlm.solving.plain_answers import (
     by_pixels,
     by_reading,
     is_large,
+    sure_turned,
 )
 from puzlm.solving.reference import by_reference
-from puzlm.solving.search.assembly import SMALL_GRID
 from puzlm.solving.search.deadline import ended_early
 from puzlm.solving.strangers import without_strangers
+from puzlm.solving.turned import by_reading_turned
 from puzlm.solving.views import look_again, read_views
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 
@@ -84,7 +87,7 @@ class Solver:
         sides: Any = None,
         card: Mapping[str, Any] | None = None,
         *,
-        vision: Any = None,
+        whole: Any = None,
         edges: Any = None,
         frame: Any = None,
         box: Box | None = None,
@@ -101,7 +104,7 @@ class Solver:
         self._tokenizer = tokenizer
         self._sides = sides
         self.card = dict(card or {})
-        self._vision, self._edges, self._frame, self.box = vision, edges, frame, box
+        self._whole, self._edges, self._frame, self.box = whole, edges, frame, box
         for name, asked in (("rotations", rotations), ("mirrored", mirrored)):
             if asked and solver not in ("auto", "classic"):
                 raise SettingsError(f"{name}: only the classic solver turns pieces, not '{solver}'")
@@ -145,11 +148,15 @@ class Solver:
             )
             alone.folders = model_folders(solver, name_or_path)
             return alone
-        wanted = "vision" if box is not None and solver.startswith("vision") else name_or_path
+        if box is not None and solver == "vision":
+            raise ModelError(
+                "no ViT is in the box; train one (recipes/vision.toml), name its folder"
+            )
+        wanted = VISION if box is not None and solver == "vision-pairs" else name_or_path
         folder = checkpoints.find(wanted)
         parts = {
             name
-            for name in ("vision", "edges", "frame", "tokenizer")
+            for name in ("reader", "vision", "edges", "frame", "tokenizer")
             if (folder / f"{name}.json").is_file()
         }
         if parts == {"frame"}:
@@ -157,10 +164,10 @@ class Solver:
                 f"{folder}: has only a frame network, which solves nothing alone; put "
                 "frame.json and frame.safetensors beside an edges.json"
             )
-        if parts & {"vision", "edges"}:
+        if parts & {"reader", "vision", "edges"}:
             found = cls(
                 card=checkpoints.card(folder),
-                vision=load_vision(folder, *how),
+                whole=load_puzzle_reader(folder, *how) or load_vision(folder, device),
                 edges=load_edges(folder, *how),
                 solver=solver,
                 decoding=decoding,
@@ -196,7 +203,7 @@ class Solver:
             self.reader,
             self._sides,
             self.card,
-            vision=self._vision,
+            whole=self._whole,
             edges=self._edges,
             frame=self._frame,
             box=self.box,
@@ -219,7 +226,7 @@ class Solver:
             "bigram": (lambda: self.sides, "side model (sides.json)"),
             "seq2seq": (lambda: language, "language model (model.json)"),
             "symbols": (lambda: language or self.sides, "language model (model.json)"),
-            "vision": (lambda: self.vision, "ViT (vision.json)"),
+            "vision": (lambda: self.whole, "ViT (vision.json)"),
             "vision-pairs": (lambda: self.edges, "encoder of sides (edges.json)"),
         }
         part, name = needs.get(self.solver, (lambda: True, ""))
@@ -237,9 +244,9 @@ class Solver:
         return self._sides or (self.box.sides if self.box else None)
 
     @property
-    def vision(self) -> Any:
-        """The ViT, from the box if need be."""
-        return self._vision or (self.box.vision if self.box else None)
+    def whole(self) -> Any:
+        """What knows puzzles as a whole: the reader, from the box if need be, or a ViT."""
+        return self._whole or (self.box.reader if self.box else None)
 
     @property
     def edges(self) -> Any:
@@ -346,7 +353,7 @@ class Solver:
         if self.solver in ("classic", "random") or ways and ways[0] != STRAIGHT:
             edges = upright.learned_edges(self)
             alone = [
-                by_chance(p, g) if self.solver == "random" else by_pixels(p, g, ways[0], edges)
+                by_chance(p, g) if self.solver == "random" else self._posed(p, g, ways[0], edges)
                 for p, g in zip(puzzles, fixed, strict=True)
             ]
             alone = [self._calibrated(*one) for one in zip(alone, fixed, strict=True)]
@@ -367,11 +374,11 @@ class Solver:
                     evidence.clear = by_joining(puzzle, fix, STRAIGHT, "auto")
                 elif not fix:
                     evidence.clear = sure_by_sides(self, puzzle, evidence)
-        if self.solver in ("auto", "vision"):
+        if self.solver in ("auto", "symbols", "vision"):
             gather(
                 puzzles,
                 gathered,
-                "vision",
+                "seen",
                 lambda puzzle, _: self._sees(puzzle) is not None,
                 lambda some, _: self._look(some),
                 VIEWED,
@@ -386,12 +393,23 @@ class Solver:
                 BATCH[self._method],
             )
         found = [self._answer(*one) for one in zip(puzzles, fixed, gathered, strict=True)]
-        if self.solver == "auto":
+        if self.solver in ("auto", "symbols"):
             found = self._again(puzzles, fixed, gathered, found)
         found = [replace(f, pieces=p.pieces) for f, p in zip(found, as_given, strict=True)]
         found = [self._calibrated(*one) for one in zip(found, fixed, strict=True)]
         repeats = self.solver == "seq2seq" and self.decoding == "greedy"
         return [checked(*one, repeats) for one in zip(found, as_given, fixed, strict=True)]
+
+    def _posed(self, puzzle: Puzzle, given: dict[int, int], poses: Poses, edges: Any) -> Solution:
+        """Match pixels; where turned pieces are worn, and leave pixels in doubt, read them."""
+        try:
+            whole = self._sees(puzzle) if self.solver == "auto" and poses == QUARTERS else None
+        except ImportError:  # pixels need neither torch nor onnxruntime
+            whole = None
+        if not hasattr(whole, "read_turned"):
+            return by_pixels(puzzle, given, poses, edges)
+        found = by_pixels(puzzle, given, poses)
+        return found if sure_turned(found) else by_reading_turned(puzzle, given, whole, edges)
 
     def _repaired(self, puzzle: Puzzle, evidence: Evidence) -> Puzzle:
         """The puzzle as it was before scanning and compression, where that can be undone."""
@@ -438,9 +456,9 @@ class Solver:
         gather(
             puzzles,
             gathered,
-            "vision",
+            "seen",
             lambda _, evidence: evidence.doubtful,
-            lambda some, k: look_again(self._look, some, [gathered[i].vision for i in k]),
+            lambda some, k: look_again(self._look, some, [gathered[i].seen for i in k]),
             VIEWED,
         )
         gather(
@@ -477,8 +495,10 @@ class Solver:
 
     def _reads(self, puzzle: Puzzle, evidence: Evidence) -> bool:
         """Whether a language model is asked at first; beside a ViT only if colours bled."""
-        if self.solver == "auto" and evidence.vision is not None and not evidence.bled:
+        if self.solver == "auto" and evidence.seen is not None and not evidence.bled:
             return False
+        if self.solver == "seq2seq" and self._language(puzzle) is None:
+            return hasattr(self._sees(puzzle), "write")
         return self._language(puzzle) is not None
 
     def _reads_again(self, puzzle: Puzzle) -> bool:
@@ -486,34 +506,32 @@ class Solver:
         return grid_name(puzzle.grid) in AGAIN and self._language(puzzle) is not None
 
     def _sees(self, puzzle: Puzzle) -> Any:
-        """The ViT, if it can tell of such a puzzle: its cells, or for `auto` its neighbours."""
-        if len(puzzle.pieces) > puzzle.cells or self.vision is None:
+        """What knows puzzles as a whole, if it can tell where pieces of such a one belong."""
+        if len(puzzle.pieces) > puzzle.cells or self.whole is None:
             return None
-        knows, grid = self.vision.settings, puzzle.grid
-        if self.solver == "auto" and grid_name(grid) not in knows.grids:
-            # Of large boards it is asked only if they are worn, and of neighbours (fusion.py).
-            asked = puzzle.cells <= SMALL_GRID and (knows.places(grid) or knows.compares(grid))
-            return self.vision if asked else None
-        return self.vision if knows.places(grid) else None
+        if self.solver == "symbols" and self._language(puzzle) is not None:
+            return None  # which reads six views, and boards as a whole
+        return self.whole if self.whole.settings.places(puzzle.grid) else None
 
     def neighbours(
-        self, puzzle: Puzzle, made: tuple[Positions, Floats, Floats] | None = None
+        self, puzzle: Puzzle, made: tuple[Positions, Floats, Floats]
     ) -> tuple[Floats, Floats] | None:
-        """What the ViT says of neighbours on a grid of any size; None if it cannot.
-
-        `made`, an arrangement and its scores: it looks at windows of that, not at the whole.
-        """
-        if self.vision is None or not self.vision.settings.compares(puzzle.grid):
+        """What is read of neighbours in windows of an arrangement, `made`, of too many pieces to be
+        read as a whole, with the scores that it was made by; None if nobody can."""
+        if self.whole is None or not self.whole.settings.compares(puzzle.grid):
             return None
-        if made is not None:
-            return windows.neighbours(self._look, puzzle, *made)
-        _, right, below = self._look([puzzle])[0]
-        return right, below
+        return windows.neighbours(self._look, puzzle, *made)
 
     def _check_reads(self, puzzle: Puzzle) -> None:
         seen = self.solver == "vision"
-        if (self._sees if seen else self._language)(puzzle) is None:
-            grids = self.vision.settings.known if seen else self._grids()
+        language = None if seen else self._language(puzzle)
+        if not seen and language is None and self.decoding != "valid":
+            raise PuzzleError(
+                f"decode '{self.decoding}': the reader of {grid_name(puzzle.grid)} puzzles writes "
+                "cells one after the other, each once; leave --decode out"
+            )
+        if language is None and self._sees(puzzle) is None:
+            grids = self.whole.settings.known if seen else self._grids()
             raise PuzzleError(
                 f"{len(puzzle.pieces)} pieces for a {grid_name(puzzle.grid)} grid: this model was "
                 f"trained for {', '.join(grids) or 'smaller ones'}; use --solver auto, or a model "
@@ -530,7 +548,12 @@ class Solver:
     ) -> list[Read]:
         """Run the encoder-decoder over puzzles with one number of cells and of pieces."""
         language = self._language(puzzles[0])
-        assert language is not None
+        if language is None:
+            pieces = [p.pieces for p in puzzles]
+            return [
+                Read(cells, sure, shares, tuple(order.tolist()), "puzlm", cells[None][:0], sure[:0])
+                for cells, sure, shares, order in self.whole.write(pieces, puzzles[0].grid, given)
+            ]
         tokenizer, reader, card = language
         name = str(card.get("name", "")) if self.box is not None else ""
         if self.solver == "symbols" or again:
@@ -555,9 +578,9 @@ class Solver:
         return [by_piece(found, order[row], row, name) for row in range(len(puzzles))]
 
     def _look(self, puzzles: list[Puzzle]) -> list[Seen]:
-        """Run the ViT over puzzles with one number of cells and of pieces."""
-        grid = grid_name(puzzles[0].grid)
-        placed, right, below = self.vision.read([p.pieces for p in puzzles], grid)
+        """Read puzzles with one number of cells and of pieces as a whole."""
+        grid = puzzles[0].grid
+        placed, right, below = self.whole.read([p.pieces for p in puzzles], grid)
         return list(
             zip([None] * len(puzzles) if placed is None else placed, right, below, strict=True)
         )

@@ -221,7 +221,7 @@ def test_no_large_model_is_asked_where_sides_leave_no_doubt(photo):
     found = solver.solve(puzzle)
     assert found.solver == "auto (edges + pixels, clear)"
     assert np.array_equal(found.positions, puzzle.truth)
-    assert not solver.box._languages and "vision" not in vars(solver.box)  # nor were they loaded
+    assert not solver.box._languages and "reader" not in vars(solver.box)  # nor were they loaded
     assert np.all(found.confidences == ALL_RIGHT)
     twice = np.where(np.arange(9)[:, None, None, None] == 1, puzzle.pieces[0], puzzle.pieces)
     for other in (
@@ -229,42 +229,42 @@ def test_no_large_model_is_asked_where_sides_leave_no_doubt(photo):
         Puzzle.from_image(photo, 3, missing=1, seed=1),
         Puzzle(twice, (3, 3)),
     ):
-        assert "vision" in solver.solve(other).solver
-    assert "vision" in solver.solve(puzzle, given={0: int(puzzle.truth[0])}).solver
+        assert "reader" in solver.solve(other).solver
+    assert "reader" in solver.solve(puzzle, given={0: int(puzzle.truth[0])}).solver
     assert not solver.box._languages  # asked only where colours ran, or the ViT is in doubt
 
 
-def test_the_vit_looks_again_where_its_answer_is_in_doubt(photo, monkeypatch):
+def test_the_reader_looks_again_where_its_answer_is_in_doubt(photo, monkeypatch):
     """At five more views of those puzzles, no others; where a language model is, it reads them."""
     solver = Solver.from_pretrained()
     flower = read_image(SAMPLES / "flower.jpg")
     sure = Puzzle.from_image(photo, 3, gap=0.3, seed=1)
     doubtful = Puzzle.from_image(flower, 3, gap=0.5, seed=1)
-    asked, read = [], solver.vision.read
+    asked, read = [], solver.whole.read
     counted = lambda pieces, grid: (asked.append(len(pieces)), read(pieces, grid))[1]  # noqa: E731
-    monkeypatch.setattr(solver.vision, "read", counted)
+    monkeypatch.setattr(solver.whole, "read", counted)
     found = solver.solve_many([sure, doubtful])
     assert asked == [2, 5]
-    assert found[0].solver == "auto (vision + edges + pixels)"
-    assert found[1].solver == "auto (seq2seq puzlm-3x3 + vision + edges + pixels, 6 looks)"
+    assert found[0].solver == "auto (reader + edges + pixels)"
+    assert found[1].solver == "auto (seq2seq puzlm-3x3 + reader + edges + pixels, 6 looks)"
     assert found[0].confidences.min() > 0.9 > found[1].confidences.min()
     assert [*solver.box._languages] == ["3x3"]
     larger = [solver.solve(Puzzle.from_image(flower, side, gap=0.5, seed=1)) for side in (4, 5)]
-    assert larger[0].solver == "auto (vision + edges + pixels, 6 looks)"
-    assert larger[1].solver == "auto (seq2seq puzlm-5x5 + vision + edges + pixels, 6 looks)"
+    assert larger[0].solver == "auto (reader + edges + pixels, 6 looks)"
+    assert larger[1].solver == "auto (reader + edges + pixels, 6 looks)"
     again = solver.solve(doubtful)
     assert np.array_equal(again.positions, found[1].positions)
     np.testing.assert_allclose(again.confidences, found[1].confidences, atol=1e-3)
     # With every piece given there is nothing to doubt.
     given = {i: int(cell) for i, cell in enumerate(doubtful.truth)}
-    assert solver.solve(doubtful, given=given).solver == "auto (vision + edges + pixels)"
+    assert solver.solve(doubtful, given=given).solver == "auto (reader + edges + pixels)"
 
 
 def test_solution_is_frozen_and_says_who_answered(auto, photo):
     found = auto.solve(Puzzle.from_image(photo, 3, gap=0.5))
     with pytest.raises(AttributeError):
         found.solver = "me"
-    assert found.solver.startswith("auto (vision")
+    assert found.solver.startswith("auto (reader")
     assert found.seconds > 0
     record = found.as_dict()
     assert record["positions"] == found.positions.tolist() and len(record["confidences"]) == 9

@@ -55,7 +55,7 @@ def test_a_fresh_environment_without_torch_solves(python, tmp_path):
         truth = json.loads((tmp_path / name / "puzzle.json").read_text())["truth"]
         right = sum(a == b for a, b in zip(answer["positions"], truth, strict=True))
         assert right >= len(truth) - 2, (name, answer)
-    for solver in ("symbols", "seq2seq", "vision", "vision-pairs", "bigram", "classic"):
+    for solver in ("symbols", "seq2seq", "vision-pairs", "bigram", "classic"):
         run(*puzlm, "solve", tmp_path / "worn", "--solver", solver, cwd=tmp_path)
 
 

@@ -44,27 +44,29 @@ SMALL = ("one", "own", "others", "least", "missing", "given", "cells")
 JUDGED_BY = (
     dict.fromkeys(
         (
-            "auto",
             "auto again",
             "auto looks",
-            "auto neighbours",
-            "auto vision",
+            "auto reader",
             "seq2seq",
             "symbols",
-            "symbols 5x5",
-            "vision",
             "classic",
         ),
         SMALL,
     )
-    | dict.fromkeys(("seq2seq 5x5", "seq2seq beam", "seq2seq greedy"), SMALL)
+    | dict.fromkeys(("seq2seq reader", "seq2seq beam", "seq2seq greedy"), SMALL)
     | dict.fromkeys(calibration.SIDES, (*SMALL, "spread"))
     | dict.fromkeys(
-        ("pairs large", "auto framed large", "auto neighbours large", "auto windows large"),
+        (
+            "pairs large",
+            "auto framed large",
+            "auto reader large",
+            "auto looks large",
+            "auto windows large",
+            "seq2seq reader large",
+        ),
         ("one", "own", "near", "others"),
     )
     | {"classic large": ("one", "own", "others", "cells")}
-    | {"auto again 5x5": ("one", "own", "others", "least")}  # few puzzles have holes or given ones
 )
 RISING = ("own", "near", "others", "least")  # never count against a piece
 PRIOR = 0.2  # puzzles that speak for the raw confidence as it is (weights in standard units)

@@ -25,7 +25,7 @@ from puzlm.solver import Solver
 
 SEED = 100  # of the permutations; those of the protocols have 0
 SIDES = ("vision-pairs", "bigram", "classic")
-MODELS = ("auto", "seq2seq", "symbols", "vision")
+MODELS = ("auto", "seq2seq")
 LARGE = ("auto", *SIDES)
 OTHERS: Any = (  # grids whose cells no model knows: gap, puzzles a turn
     *((grid, gap, 2) for grid in (2, (2, 3), (3, 4)) for gap in (1 / 8, 1 / 4, 1 / 2)),
@@ -33,7 +33,6 @@ OTHERS: Any = (  # grids whose cells no model knows: gap, puzzles a turn
     ((1, 3), 1 / 4, 1),
     ((5, 6), 1 / 4, 1),
 )
-DECODED = tuple(f"seq2seq-{how}" for how in ("beam", "assign", "greedy"))
 
 
 @dataclass(frozen=True)
@@ -121,10 +120,6 @@ def settings() -> Iterator[Setting]:
     yield Setting(cut(3, 1 / 2, more=", centre given", scored="non-centre"), "288 px", 4)
     for name in ("cfn", "fcvit"):
         yield Setting(replace(PROTOCOLS[f"imagenet-3x3-{name}"], seed=SEED), "288 px", 4)
-    for data in both:
-        for gap in (0, 1 / 4, 1 / 2):
-            yield Setting(cut(3, gap, more=", decoded"), data, 4, DECODED)
-        yield Setting(cut(5, 1 / 8, more=", decoded"), data, 2, DECODED)
 
 
 def read(data: str) -> dict[str, list[Pixels]]:
@@ -160,21 +155,6 @@ def puzzles(setting: Setting, data: str, images: list[Pixels], first: int) -> It
         yield index, puzzle
 
 
-class Once:
-    """A ViT that two solvers ask the same: what it said last need not be computed again."""
-
-    def __init__(self, model: Any) -> None:
-        self.model, self.settings = model, model.settings
-        self.pieces: list[Pixels] = []
-        self.said: Any = None
-
-    def read(self, pieces: list[Pixels], grid: str) -> Any:
-        same = len(pieces) == len(self.pieces)
-        if not (same and all(a is b for a, b in zip(pieces, self.pieces, strict=True))):
-            self.pieces, self.said = pieces, self.model.read(pieces, grid)
-        return self.said
-
-
 def gather(data: str, out: str, minutes: str, first: str = "0", *only: str) -> None:
     """Ask the solvers, a few puzzles of every setting in turn; each answer is a line of `out`.
 
@@ -182,19 +162,17 @@ def gather(data: str, out: str, minutes: str, first: str = "0", *only: str) -> N
     words in their names.
     """
     images = read(data)
-    solvers = {name: Solver.from_pretrained(solver=name) for name in (*MODELS, *SIDES)}
-    for name in DECODED:
-        how = name.partition("-")[2]
-        solvers[name] = solvers["seq2seq"].variant(solver="seq2seq", decoding=how)
-    whom = [name for name in only if name in solvers] or [*solvers]
-    words = [word for word in only if word not in solvers]
-    solvers["auto"]._vision = solvers["vision"]._vision = Once(solvers["vision"].vision)
+    known = (*MODELS, *SIDES)
+    wanted = [name for name in only if name in known] or known
+    solvers = {name: Solver.from_pretrained(solver=name) for name in wanted}
+    whom = [*solvers]
+    words = [word for word in only if word not in known]
     for solver in solvers.values():
         solver.raw = True
     every = [
         (s, puzzles(s, data, images.get(s.data, []), int(first) + 61 * i))
         for i, s in enumerate(settings())
-        if (s.data == "ready" or images[s.data])
+        if (Path(data, "kaggle").is_dir() if s.data == "ready" else images[s.data])
         and (not words or any(word in s.name for word in words))
     ]
     began = time.monotonic()

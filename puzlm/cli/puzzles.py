@@ -284,10 +284,6 @@ def models(as_json: Json = False) -> None:
     for card in cards:
         grids = ", ".join(card.get("grids", ["?"]))
         lines.append(f"{card['name']}  grids {grids}  {card.get('summary', '')}")
-        for row in card.get("results", []):
-            scores = f"{row['absolute']['value']:5.1f} / {row['perfect']['value']:5.1f}"
-            about = f"{scores}  {row['solver']}, {row['puzzles']} puzzles"
-            lines.append(f"    {row['protocol']:24s} {about}")
     answer(cards, as_json, "\n".join(lines))
 
 

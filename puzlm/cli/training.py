@@ -129,6 +129,11 @@ def train(
         from puzlm.training.train_reader import train as run
 
         plan: Any = recipes.Recipe.load(recipe, settings)
+    elif kind == "reader":
+        from puzlm.training.train_grids import ReaderRecipe
+        from puzlm.training.train_grids import train as run  # type: ignore[assignment]
+
+        plan = ReaderRecipe.load(recipe, settings)
     else:
         from puzlm.training.train_vision import VisionRecipe
         from puzlm.training.train_vision import train as run  # type: ignore[assignment]

@@ -234,6 +234,15 @@ def _all() -> Iterator[Protocol]:
         cell = 288 // max(grid)
         name = "worn-{}x{}".format(*grid)
         yield Protocol(name, grid, 288, 288, 288, cell, piece, cell - piece)
+    # Pieces whose turns are not known: pieces that touch, and worn as in the upright protocols.
+    for name, side, size, cell, piece in (
+        ("turned-3x3", 3, 288, 96, 96),
+        ("turned-5x5", 5, 288, 57, 57),
+        ("turned-10x10", 10, 500, 50, 50),
+        ("turned-worn-3x3", 3, 288, 96, 64),  # imagenet-3x3-eroded
+        ("turned-worn-5x5", 5, 534, 108, 96),  # jpwleg-5
+    ):
+        yield Protocol(name, (side, side), *(size,) * 3, cell, piece, cell - piece, turned=True)
     # What light, cameras, codecs and scanners do to the pieces themselves; our own numbers.
     for damage, side in (("light", 288), ("noise", 288), ("light-jpeg", 288), ("cut", 288),
                          ("scan", 480)):  # fmt: skip

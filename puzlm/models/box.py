@@ -19,7 +19,8 @@ from puzlm.models.decoding import Reader
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer, tokenizer_settings
 
 BACKENDS = ("auto", "torch", "onnx")
-VISION = "vision"  # the folder that holds the ViT and its pairwise twin
+READER = "puzlm"  # the folder that holds the reader of every grid
+VISION = "vision"  # the folder that holds the encoder of sides, and the network for frames
 
 
 class Language(NamedTuple):
@@ -37,7 +38,7 @@ def backend_of(folder: Path, backend: str, device: str) -> str:
     check_device(device)
     if backend != "auto":
         return backend
-    graphs = (folder / name for name in ("encoder.onnx", "vision.onnx", "edges.onnx"))
+    graphs = (folder / name for name in ("encoder.onnx", "reader.onnx", "edges.onnx"))
     ready = any(graph.is_file() for graph in graphs) and find_spec("onnxruntime") is not None
     return "onnx" if ready and device == "cpu" else "torch"
 
@@ -72,17 +73,27 @@ def load_sides(folder: Path, backend: str, device: str) -> Any:
     return SideModel.from_pretrained(folder).to(device)
 
 
-def load_vision(folder: Path, backend: str, device: str) -> Any:
-    """The ViT of a folder; None if it has none."""
+def load_vision(folder: Path, device: str) -> Any:
+    """The ViT of a folder; None if it has none. It runs in torch only."""
     if not (folder / "vision.json").is_file():
         return None
-    if backend_of(folder, backend, device) == "onnx":
-        from puzlm.models.onnx_vision import OnnxVision
-
-        return OnnxVision(folder)
     from puzlm.models.vision import Vision
 
     return Vision.from_pretrained(folder).to(device)
+
+
+def load_puzzle_reader(folder: Path, backend: str, device: str) -> Any:
+    """The reader of every grid of a folder; None if it has none."""
+    if not (folder / "reader.json").is_file():
+        return None
+    from puzlm.models.onnx_pages import OnnxReader, PuzzleReader
+
+    tokenizer = PieceTokenizer.from_pretrained(folder)
+    if backend_of(folder, backend, device) == "onnx":
+        return PuzzleReader(tokenizer, OnnxReader(folder))
+    from puzlm.models.reader import TorchReader
+
+    return PuzzleReader(tokenizer, TorchReader.from_pretrained(folder, device))
 
 
 def load_edges(folder: Path, backend: str, device: str) -> Any:
@@ -90,7 +101,7 @@ def load_edges(folder: Path, backend: str, device: str) -> Any:
     if not (folder / "edges.json").is_file():
         return None
     if backend_of(folder, backend, device) == "onnx":
-        from puzlm.models.onnx_vision import OnnxEdges
+        from puzlm.models.onnx_edges import OnnxEdges
 
         return OnnxEdges(folder)
     from puzlm.models.vision import Edges
@@ -151,9 +162,9 @@ class Box:
         return load_sides(checkpoints.find(), *self._how)
 
     @cached_property
-    def vision(self) -> Any:
-        """The ViT that places pieces, or None."""
-        return load_vision(checkpoints.BOX / VISION, *self._how)
+    def reader(self) -> Any:
+        """The reader of every grid, or None."""
+        return load_puzzle_reader(checkpoints.BOX / READER, *self._how)
 
     @cached_property
     def edges(self) -> Any:

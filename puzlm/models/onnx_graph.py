@@ -22,13 +22,14 @@ from puzlm.files import write_bytes
 from puzlm.images import cores
 from puzlm.model_files import Weights, read_safetensors, read_weights
 from puzlm.models.onnx_check import Shapes, check_graph, ends_of
+from puzlm.tokenizer.settings import TokenizerSettings
 
 # Storage of the weights; arithmetic is float32. int8 stores as it finds and multiplies the
 # encoder's activations and weights as integers: 0.8 ms instead of 2.9 for 152 x 512 x 2048.
 DTYPES: dict[str, str | None] = {"float16": "F16", "float32": "F32", "int8": None}
 OPSET, IR_VERSION = 20, 9  # the first opset with Gelu; onnxruntime 1.17 or later reads it
 # Kinds of the graphs' ends that are not floats.
-KINDS = {name: "INT64" for name in ("input_ids", "attention_mask", "tokens", "wanted")}
+KINDS = {name: "INT64" for name in ("input_ids", "attention_mask", "tokens", "wanted", "slots")}
 KINDS["present"] = "BOOL"
 MICROSOFT = "com.microsoft"  # onnxruntime's own operators
 
@@ -193,6 +194,31 @@ class Graph:
         )
         data: bytes = model.SerializeToString()
         return data
+
+
+def words(g: Graph, reads: TokenizerSettings, table: str) -> str:
+    """Embeddings of a position's symbols, summed (batch, T, d)."""
+    whole, symbols = len(reads.whole), len(reads.terms)
+    if symbols == 1:
+        return g.rows(table, "input_ids")
+    ids = "input_ids"
+    if reads.splits:
+        ids = g.op("Slice", ids, g.constant(0), g.constant(whole), g.constant(2))
+    x = g.op("ReduceSum", g.rows(table, ids), g.constant(2), keepdims=0)
+    column = whole
+    for split in reads.splits:
+        # Ones where a part has a symbol, times the table: rows one by one would take longer.
+        first, end = reads.firsts[column], column + split.count
+        codes = split.count * split.codes
+        known = np.arange(first, first + codes).reshape(split.count, split.codes)
+        here = g.op("Slice", "input_ids", g.constant(column), g.constant(end), g.constant(2))
+        ones = g.op("Equal", g.op("Unsqueeze", here, g.constant(3)), g.array(known))
+        ones = g.op("Cast", ones, to=g.onnx.TensorProto.FLOAT)
+        ones = g.op("Reshape", ones, g.constant(0, 0, codes))
+        ends = (g.constant(first), g.constant(first + codes), g.constant(0))
+        rows = g.float32(g.op("Slice", g.stored(table), *ends), table)
+        x, column = g.op("Add", x, g.op("MatMul", ones, rows)), end
+    return x
 
 
 def open_session(

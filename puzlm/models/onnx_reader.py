@@ -25,7 +25,7 @@ from puzlm.errors import ModelError, PuzlmError
 from puzlm.files import write_bytes
 from puzlm.model_files import read_json, read_safetensors, read_weights
 from puzlm.models.onnx_check import Shapes
-from puzlm.models.onnx_graph import Graph, balanced, open_session, store_weights
+from puzlm.models.onnx_graph import Graph, balanced, open_session, store_weights, words
 from puzlm.tokenizer.piece_tokenizer import TokenizerSettings, tokenizer_settings
 
 Ints = NDArray[np.int64]
@@ -50,11 +50,14 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
     """
     folder = Path(folder)
     out = Path(folder if out is None else out)
-    pixels = (folder / "vision.json").exists() or (folder / "edges.json").exists()
-    if pixels and not (folder / "model.json").exists():
-        from puzlm.models import onnx_vision as export_vision  # late: it borrows from here
+    if (folder / "reader.json").exists():
+        from puzlm.models import onnx_pages  # late: it borrows from here
 
-        return export_vision.export(folder, out, dtype)
+        return onnx_pages.export(folder, out, dtype)
+    if (folder / "edges.json").exists() and not (folder / "model.json").exists():
+        from puzlm.models import onnx_edges  # late: it borrows from here
+
+        return onnx_edges.export(folder, out, dtype)
     record = _model_settings(folder)
     reads = tokenizer_settings(folder)
     store_weights(folder, out, WEIGHTS, dtype)
@@ -81,7 +84,7 @@ def export(folder: str | Path, out: str | Path | None = None, dtype: str | None 
 def _encoder(g: Graph, reads: TokenizerSettings) -> bytes:
     """Sentences (batch, T) or (batch, T, F) -> keys and values of each decoder layer."""
     size, symbols = g.d // g.heads, len(reads.terms)
-    x = _words(g, reads)
+    x = words(g, reads, "model.shared.weight")
     end = g.op("Add", g.op("Shape", "input_ids", start=1, end=2), g.constant(POSITION_OFFSET))
     places = "model.encoder.embed_positions.weight"
     here = g.op("Slice", g.stored(places), g.constant(POSITION_OFFSET), end, g.constant(0))
@@ -100,31 +103,6 @@ def _encoder(g: Graph, reads: TokenizerSettings) -> bytes:
             y = g.linear(f"model.decoder.layers.{number}.encoder_attn.{p}_proj", x)
             g.op("Identity", g.split(y, shape, p == "k"), out=[f"cross_{p}{number}"])
     return g.finish(*encoder_ends(g.settings, symbols))
-
-
-def _words(g: Graph, reads: TokenizerSettings) -> str:
-    """Embeddings of a position's symbols, summed (batch, T, d)."""
-    table, whole, symbols = "model.shared.weight", len(reads.whole), len(reads.terms)
-    if symbols == 1:
-        return g.rows(table, "input_ids")
-    ids = "input_ids"
-    if reads.splits:
-        ids = g.op("Slice", ids, g.constant(0), g.constant(whole), g.constant(2))
-    x = g.op("ReduceSum", g.rows(table, ids), g.constant(2), keepdims=0)
-    column = whole
-    for split in reads.splits:
-        # Ones where a part has a symbol, times the table: rows one by one would take longer.
-        first, end = reads.firsts[column], column + split.count
-        codes = split.count * split.codes
-        known = np.arange(first, first + codes).reshape(split.count, split.codes)
-        here = g.op("Slice", "input_ids", g.constant(column), g.constant(end), g.constant(2))
-        ones = g.op("Equal", g.op("Unsqueeze", here, g.constant(3)), g.array(known))
-        ones = g.op("Cast", ones, to=g.onnx.TensorProto.FLOAT)
-        ones = g.op("Reshape", ones, g.constant(0, 0, codes))
-        ends = (g.constant(first), g.constant(first + codes), g.constant(0))
-        rows = g.float32(g.op("Slice", g.stored(table), *ends), table)
-        x, column = g.op("Add", x, g.op("MatMul", ones, rows)), end
-    return x
 
 
 def _step(g: Graph) -> bytes:

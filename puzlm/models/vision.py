@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from puzlm.model_files import load, save_half
+from puzlm.models.shapes import EdgeSettings, VisionSettings, against_none
 from puzlm.models.side_model import neighbour_scores
-from puzlm.models.vision_settings import EdgeSettings, VisionSettings, against_none
 from puzlm.puzzle import parse_grid
 from puzlm.tokenizer.piece_tokenizer import resized
 
@@ -63,6 +63,8 @@ class Block(nn.Module):
 
 class Vision(nn.Module):
     """Pieces in, for each piece a score of every cell, and of what lies right of and below it."""
+
+    name = "vision"
 
     def __init__(self, settings: VisionSettings | None = None) -> None:
         super().__init__()
@@ -123,13 +125,15 @@ class Vision(nn.Module):
         return found.flatten(2)
 
     @torch.no_grad()
-    def read(self, pieces: list[NDArray[Any]], grid: str) -> tuple[Floats | None, Floats, Floats]:
+    def read(
+        self, pieces: list[NDArray[Any]], shape: tuple[int, int]
+    ) -> tuple[Floats | None, Floats, Floats]:
         """What it says of n puzzles with m pieces each.
 
         Log-probabilities of every cell (n, m, cells), if it has an output for the grid, and how
         much likelier than nothing every piece is to lie right of and below each, as logs (n, m, m).
         """
-        size, cells = len(pieces[0]), math.prod(parse_grid(grid))
+        grid, size, cells = "{}x{}".format(*shape), len(pieces[0]), math.prod(shape)
         x = np.stack([resized(p, self.settings.side) for p in pieces])
         x = np.pad(x, ((0, 0), (0, cells - size), (0, 0), (0, 0), (0, 0)))
         there = self.place.device

@@ -70,43 +70,40 @@ def judged(told: dict[str, Floats], numbers: Numbers) -> Floats:
 def kind(used: Used, cells: int) -> str:
     """Which of FITTED an answer belongs to, by what gave it.
 
-    >>> kind(Used("auto", ("seq2seq", "vision", "edges", "pixels")), 9)
-    'auto'
-    >>> kind(Used("auto", ("vision", "edges", "pixels"), looks=6), 9)
+    >>> kind(Used("auto", ("reader", "edges", "pixels")), 9)
+    'auto reader'
+    >>> kind(Used("auto", ("reader", "edges", "pixels"), looks=6), 9)
     'auto looks'
-    >>> kind(Used("auto", ("vision neighbours", "edges")), 432)
+    >>> kind(Used("auto", ("reader windows", "edges")), 432)
     'auto windows large'
     """
     from puzlm.solving.search.assembly import (
         SMALL_GRID,  # beyond, raw confidences are shares of sides that fit
     )
-    from puzlm.solving.search.board import BEAM_GRID
 
     name = used.solver
     read = "seq2seq" in used.evidence
-    compared = "vision neighbours" in used.evidence
     if "joined" in used.evidence:
         return "joined"  # says itself how sure it is (search/large.py)
     if name == "seq2seq" and used.decoding != "valid":
         # Both of these read the marginals of a beam and answer nearly alike.
         name += " beam" if used.decoding in ("beam", "assign") else " greedy"
     if name == "symbols" and not read:
-        name = "bigram"  # no language model for such a grid: the same answer
+        name = "auto" if "reader" in used.evidence else "bigram"  # much the same answer
     if name == "auto" and used.clear:
         name += " clear"
     elif name == "auto" and used.looks > 1:
         name += " again" if read else " looks"
-    elif name == "auto" and (compared or "vision" in used.evidence):
-        if not read:  # who knew cells: the ViT, or no model
-            name += " neighbours" if compared else " vision"
+    elif name == "auto" and "reader" in used.evidence:
+        name += " reader"
+    elif name == "auto" and "reader windows" in used.evidence:
+        return "auto windows large"
     elif name == "auto":
         name += " language" if read else " framed" if "frame" in used.evidence else " sides"
-    if name in ("seq2seq", "symbols", "auto again") and cells > 9:
-        name += " 5x5"  # another language model
+    if name == "seq2seq" and cells > 9:
+        name += " reader"  # another language model
     if cells <= SMALL_GRID:
         return name
-    if cells > BEAM_GRID and name == "auto neighbours":
-        return "auto windows large"  # the ViT saw parts of the board
     return "pairs large" if name in SIDES else f"{name} large"
 
 
@@ -181,15 +178,6 @@ def around(
 
 
 FITTED: dict[str, Numbers] = {
-    "auto": {
-        "one": (1.658, 1.0, 1.0),
-        "own": (0.623, -1.963, 5.293),
-        "others": (0.19, -1.204, 5.293),
-        "least": (0.52, -1.963, 5.293),
-        "missing": (1.412, 0.0, 0.333),
-        "given": (2.916, 0.0, 0.333),
-        "cells": (-0.642, 2.197, 3.219),
-    },
     "auto again": {
         "one": (-1.205, 1.0, 1.0),
         "own": (0.555, -1.515, 5.293),
@@ -197,12 +185,6 @@ FITTED: dict[str, Numbers] = {
         "least": (0.0, -1.515, 5.293),
         "missing": (3.958, 0.0, 0.333),
         "given": (3.141, 0.0, 0.333),
-    },
-    "auto again 5x5": {
-        "one": (-3.565, 1.0, 1.0),
-        "own": (0.527, -2.437, 5.293),
-        "others": (1.304, 1.185, 5.142),
-        "least": (0.732, -2.437, 3.681),
     },
     "auto framed large": {
         "one": (0.591, 1.0, 1.0),
@@ -219,21 +201,6 @@ FITTED: dict[str, Numbers] = {
         "given": (1.167, 0.0, 0.5),
         "cells": (-1.05, 1.386, 3.401),
     },
-    "auto neighbours": {
-        "one": (3.235, 1.0, 1.0),
-        "own": (0.509, -3.112, 5.293),
-        "others": (0.199, -1.628, 5.293),
-        "least": (0.673, -3.112, 5.293),
-        "missing": (3.829, 0.0, 0.188),
-        "given": (1.141, 0.0, 0.5),
-        "cells": (-0.851, 1.386, 3.401),
-    },
-    "auto neighbours large": {
-        "one": (0.223, 1.0, 1.0),
-        "own": (0.391, -5.293, 5.293),
-        "near": (0.506, -3.049, 5.293),
-        "others": (0.86, -1.433, 5.293),
-    },
     "auto windows large": {
         "one": (-1.287, 1.0, 1.0),
         "own": (0.427, -5.293, 5.293),
@@ -248,7 +215,7 @@ FITTED: dict[str, Numbers] = {
         "missing": (3.895, 0.0, 0.125),
         "spread": (-0.073, -3.912, 1.654),
     },
-    "auto vision": {
+    "auto reader": {
         "one": (1.239, 1.0, 1.0),
         "own": (0.781, 1.387, 5.293),
         "others": (0.469, 1.508, 5.293),
@@ -296,14 +263,6 @@ FITTED: dict[str, Numbers] = {
         "missing": (1.149, 0.0, 0.333),
         "given": (2.463, 0.0, 0.111),
     },
-    "seq2seq 5x5": {
-        "one": (-0.657, 1.0, 1.0),
-        "own": (0.571, -2.278, 5.293),
-        "others": (0.383, -0.754, 5.293),
-        "least": (0.503, -2.278, 5.293),
-        "missing": (1.324, 0.0, 0.12),
-        "given": (-2.125, 0.0, 0.04),
-    },
     "seq2seq beam": {
         "one": (1.783, 1.0, 1.0),
         "own": (0.394, -1.782, 5.293),
@@ -326,23 +285,6 @@ FITTED: dict[str, Numbers] = {
         "missing": (1.952, 0.0, 0.333),
         "given": (0.902, 0.0, 0.333),
         "cells": (-1.879, 2.197, 3.219),
-    },
-    "symbols 5x5": {
-        "one": (-6.126, 1.0, 1.0),
-        "own": (0.445, -1.451, 5.293),
-        "others": (1.879, 1.563, 5.293),
-        "least": (0.671, -1.451, 5.293),
-        "missing": (0.021, 0.0, 0.12),
-        "given": (28.509, 0.0, 0.04),
-    },
-    "vision": {
-        "one": (-0.852, 1.0, 1.0),
-        "own": (0.652, -5.293, 5.293),
-        "others": (0.143, -2.312, 5.293),
-        "least": (0.338, -5.293, 5.293),
-        "missing": (-1.665, 0.0, 0.333),
-        "given": (4.521, 0.0, 0.333),
-        "cells": (0.61, 2.197, 3.219),
     },
     "vision-pairs": {
         "one": (0.129, 1.0, 1.0),

@@ -35,21 +35,19 @@ FUSION = {
     "context": 1.0,
     "temperature": 5.0,
 }
-WITH_VISION = {
-    "vision": 1.0,
+READ = {  # beside what the reader, or a ViT, says of the puzzle as a whole
+    "whole": 1.0,
     "context": 1.0,
     "edges": 0.5,
     "pixels": 0.25,
-    "seq2seq": 0.1,  # where colours bled; where the ViT is in doubt, AGAIN
+    "seq2seq": 0.1,  # where colours bled; where there is doubt, AGAIN
     "temperature": 10.0,
 }
-# After one look, an answer with a piece less sure than this (before calibration) is in doubt, and
-# the ViT looks again: docs/runs/looks-val.txt.
-SURE = 0.8
-# Then the language models of these grids read those views, too, and count so much:
-# docs/runs/again-val.txt, docs/runs/whole-5x5-val.txt.
-AGAIN = {"3x3": 6.0, "5x5": 1.0}
-WAVES = 0.5  # the ViT's cells on a grid without an output of its own: docs/runs/waves-val.txt
+# After one reading, an answer with a piece less sure than this (before calibration) is in doubt:
+# then five more views are read.
+SURE = 0.95
+# Then the language models of these grids read those views, too, and count so much.
+AGAIN = {"3x3": 6.0}
 # Where the pixels' own answer agrees with itself this much, borders really touch: then they know.
 TOUCHING, SEAMS = 0.8, 4.0
 # In plain pictures that touch fewer sides are best buddies, but still more by their pixels than by
@@ -86,13 +84,13 @@ class Models(typing.Protocol):
     @property
     def sides(self) -> Any: ...
     @property
-    def vision(self) -> Any: ...
+    def whole(self) -> Any: ...
     @property
     def edges(self) -> Any: ...
     @property
     def frame(self) -> Any: ...
     def neighbours(
-        self, puzzle: Puzzle, made: tuple[Positions, Floats, Floats] | None = None
+        self, puzzle: Puzzle, made: tuple[Positions, Floats, Floats]
     ) -> tuple[Floats, Floats] | None: ...
 
 
@@ -119,7 +117,7 @@ class Evidence:
     repairs: tuple[str, ...] = ()  # what was done to the pieces before, in words ...
     wear: Wear = SOUND  # ... and what pixels must bear
     seq2seq: Any = None  # Read
-    vision: Seen | None = None
+    seen: Seen | None = None
     sides: Pairs = field(default_factory=dict)  # what pixels and learned sides said, if asked
     clear: Solution | None = None  # the answer, where sides alone leave no doubt
     doubtful: bool = False  # the answer after one look was in doubt, and the ViT looked again
@@ -133,7 +131,7 @@ class Evidence:
 
 def in_doubt(found: Solution, evidence: Evidence) -> bool:
     """Whether a ViT should look again at a puzzle with this answer."""
-    looked = evidence.vision is not None and evidence.clear is None and not evidence.bled
+    looked = evidence.seen is not None and evidence.clear is None and not evidence.bled
     return looked and float(found.confidences.min()) < SURE
 
 

@@ -20,8 +20,7 @@ from puzlm.solving.evidence import (
     AGAIN,
     BESIDE,
     FUSION,
-    WAVES,
-    WITH_VISION,
+    READ,
     Evidence,
     Models,
     Pairs,
@@ -35,7 +34,6 @@ from puzlm.solving.evidence import (
 )
 from puzlm.solving.framing import framed
 from puzlm.solving.ground import plain_ground, settled
-from puzlm.solving.search.board import BEAM_GRID
 from puzlm.solving.search.deadline import over
 from puzlm.solving.views import LIT
 from puzlm.solving.windows import ROUNDS
@@ -46,8 +44,8 @@ TOP = 32  # arrangements whose scores make up the confidence of `auto`
 # alike (docs/runs/whole-val.txt). Larger boards are too many for a beam to hold the right one.
 WHOLE, WHOLE_GRID = 8.0, 9
 USES = {
-    "auto": ("seq2seq", "vision", "context", "edges", "pixels", "sides"),
-    "symbols": ("seq2seq", "sides"),
+    "auto": ("seq2seq", "whole", "context", "edges", "pixels", "sides"),
+    "symbols": ("seq2seq", "whole", "context", "sides"),
     "bigram": ("sides",),
     "vision-pairs": ("edges",),
 }
@@ -101,13 +99,10 @@ def fused(solver: Models, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     frame, touching, worn = None, False, False  # a large board's
     if evidence.seq2seq is not None:
         cells["seq2seq"] = np.log(same_cells(evidence.seq2seq.marginals, kinds) + 1e-4)
-    if evidence.vision is not None:
-        placed, *near = evidence.vision
-        own = grid_name(puzzle.grid) in solver.vision.settings.grids
-        # Waves do not know where on a plain ground a picture lies; `settled` below does better.
-        if placed is not None and (own or not len(plain_ground(puzzle.pieces, kinds))):
-            cells["vision"] = same_cells(placed, kinds)
-            w["vision"] = w["vision"] if own else WAVES
+    if evidence.seen is not None:
+        placed, *near = evidence.seen
+        if placed is not None:
+            cells["whole"] = same_cells(placed, kinds)
         pairs["context"] = (near[0], near[1])
     read = bool(cells or pairs)  # by a model that sees the puzzle as a whole
     if n > 1:
@@ -116,17 +111,15 @@ def fused(solver: Models, puzzle: Puzzle, given: dict[int, int], evidence: Evide
     # With holes they would pull pieces together that do not touch.
     whole = read and n == puzzle.cells > 2
     if solver.solver == "symbols" and cells:
-        w |= BESIDE
+        w |= BESIDE if "seq2seq" in cells else {**BESIDE, "temperature": READ["temperature"]}
     elif whole:
-        w |= border_weights(pairs, puzzle.grid, evidence.bled, evidence.vision is not None, kinds)
+        w |= border_weights(pairs, puzzle.grid, evidence.bled, evidence.seen is not None, kinds)
     elif (
         not read and (large := large_board(puzzle, pairs, evidence.bled, evidence.wear)) is not None
     ):
         other, rolls = large
         w, touching, worn = w | other, not rolls, rolls
         frame = solver.frame if rolls and not given else None
-        if rolls and puzzle.cells <= BEAM_GRID and (near_by := solver.neighbours(puzzle)):
-            pairs["context"] = near_by
     right, below, where = added(pairs, cells, w, n)
     # Who knows cells knows where on a plain ground a picture lies. A given piece may be of the
     # ground and say nothing, and the place must keep it: that is left to the search.
@@ -153,7 +146,7 @@ def fused(solver: Models, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         others = tuple(boards[~same_kind(boards, found[0], kinds).all(1)][:5])
     else:
         one = _arranged(puzzle, right, below, where, given, frame)
-        for _ in range(ROUNDS if worn and puzzle.cells > BEAM_GRID else 0):
+        for _ in range(ROUNDS if worn else 0):
             near_by = None if over() else solver.neighbours(puzzle, (one, right, below))
             if near_by is None:
                 break
@@ -168,8 +161,8 @@ def fused(solver: Models, puzzle: Puzzle, given: dict[int, int], evidence: Evide
             sure = sure * np.sqrt(region_share(found[0], right, below, puzzle.grid))
         others = ()
     sure = sure * there
-    used = list(cells)
-    used += ["vision neighbours"] if "context" in pairs and "vision" not in cells else []
+    used = [solver.whole.name if name == "whole" else name for name in cells]
+    used += [f"{solver.whole.name} windows"] if "context" in pairs and "whole" not in cells else []
     used += [k for k in use if k in pairs and k != "context" and w[k]]
     used += [] if frame is None else ["frame"]
     used += evidence.repairs
@@ -208,7 +201,7 @@ def _weights(solver: Models, puzzle: Puzzle, evidence: Evidence) -> dict[str, fl
     """Weights of the evidence: beside the ViT all else says less that is new."""
     if solver.solver != "auto":
         return dict.fromkeys(USES[solver.solver], 1.0) | {"temperature": 1.0}
-    chosen = FUSION if evidence.vision is None else {**FUSION, **WITH_VISION}
+    chosen = FUSION if evidence.seen is None else {**FUSION, **READ}
     if evidence.doubtful and evidence.seq2seq is not None:
         chosen = {**chosen, "seq2seq": AGAIN[grid_name(puzzle.grid)]}
     return {**chosen, **solver.card.get("fusion", {})} if solver.box is None else dict(chosen)

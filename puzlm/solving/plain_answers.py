@@ -46,8 +46,8 @@ def by_looking(
 ) -> Solution:
     """The assignment of pieces to cells that the ViT finds most likely."""
     start = time.perf_counter()
-    assert evidence.vision is not None and evidence.vision[0] is not None  # it knows the grid
-    share = np.exp(evidence.vision[0] / temperature)
+    assert evidence.seen is not None and evidence.seen[0] is not None  # it knows the grid
+    share = np.exp(evidence.seen[0] / temperature)
     share /= share.sum(1, keepdims=True)
     cells = assigned(share, given)
     sure = share[np.arange(len(cells)), cells]
@@ -81,6 +81,11 @@ def by_pixels(puzzle: Puzzle, given: Given, poses: Poses, edges: Any = None) -> 
     spent = time.perf_counter() - start
     at = found.positions
     return Solution(at, sure, puzzle.grid, used, spent, puzzle.pieces, (), order, lies)
+
+
+def sure_turned(found: Solution) -> bool:
+    """Whether borders of turned pieces touch: then pixels know."""
+    return len(found.confidences) < 2 or float(found.confidences.mean()) >= TOUCHING_TURNED
 
 
 def is_large(puzzle: Puzzle) -> bool:

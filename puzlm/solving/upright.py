@@ -1,8 +1,8 @@
-"""Which way up: turn a picture put together from turned pieces so that it looks upright to the ViT.
+"""Which way up: turn a picture put together from turned pieces so that it reads upright.
 
-Borders fit in every turn of the whole picture, so pixels cannot tell which way up it is. The ViT
-has seen upright pictures only, but of pieces that touch it too sees that they fit. So it is shown
-the middle of every ninth, too far apart to fit: then it must go by what lies where in pictures.
+Borders fit in every turn of the whole picture, so pixels cannot tell which way up it is. The reader
+knows upright pictures, but of pieces that touch it also knows that they fit. So it reads the middle
+of every ninth, too far apart to fit: then it must go by what lies where in pictures.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from puzlm.puzzle import Puzzle, cut
 from puzlm.solution import Floats, Given, Solution
 from puzlm.solving.plain_answers import MOST_TURNED, TOUCHING_TURNED
 
-NINTHS = "3x3"  # the grid in which any picture is shown: the ViT has an output for few others
+NINTHS = (3, 3)  # the grid in which any picture is shown: the ViT has an output for few others
 LEAST = 12  # pixels of a picture's side, of which the ViT sees half; smaller ones show nothing
 # Fitted to 200 validation pictures by docs/upright_val.py: docs/runs/upright-val.txt.
 TEMPERATURE = 8.7
@@ -35,10 +35,10 @@ def eyes(solver: Any) -> Any:
     if solver.solver != "auto":
         return None
     try:
-        seen = solver.vision
+        seen = solver.whole
     except ImportError:  # classic joins pieces without torch and onnxruntime
         return None
-    return seen if seen is not None and NINTHS in seen.settings.grids else None
+    return seen if seen is not None and seen.settings.places(NINTHS) else None
 
 
 def reposed(
@@ -93,7 +93,7 @@ def settled(found: Solution, given: Collection[int], vision: Any, poses: Poses) 
     those that fit the grid, all as likely. Nobody knows whether a picture is mirrored: the fewer
     pieces are flipped, the better.
     """
-    if not found.poses or len(given):
+    if not found.poses or len(given) or "reader" in found.used.evidence:
         return found
     start = time.perf_counter()
     rows, columns = found.grid
@@ -102,7 +102,7 @@ def settled(found: Solution, given: Collection[int], vision: Any, poses: Poses) 
     if vision is None or min(picture.shape[:2]) < LEAST:
         share, how = np.full(len(turns), 1 / len(turns)), "which way up is not known"
     else:
-        share, how = chances(vision, picture, turns), "set upright by vision"
+        share, how = chances(vision, picture, turns), f"set upright by {vision.name}"
     whole, sure = turns[int(share.argmax())], float(share.max())
     if poses[-1] >= 4:
         how += ", perhaps mirrored as a whole"

@@ -154,19 +154,14 @@ class PieceTokenizer:
         order[batch, slot] is the piece that stands in that slot of the sentence.
         """
         s = self.settings
-        count, whole = symbols.shape[3], len(s.whole)
-        firsts, missing = self._rows(symbols)
+        count = symbols.shape[3]
+        firsts, missing = self.rows(symbols)
         ids, gone = symbols + firsts, None
         if present is not None:
             gone = ~present[:, :, None]
             ids = where(gone[..., None], missing, ids)
         if s.lexicographic:
-            words = ids[..., :whole].swapaxes(2, 3)
-            keys = words.reshape(*words.shape[:2], -1)
-            if s.splits:
-                # Pieces that differ in what splits say only are told apart by a checksum of it:
-                # comparing hundreds of symbols more would take longer than all the rest.
-                keys = concatenate([keys, checksum(ids[..., whole:])], 2)
+            keys = self._keys(ids)
         else:
             keys = ids[..., :1, 0] * 0
             keys = keys if gone is None else where(gone, keys + 1, keys)
@@ -181,7 +176,51 @@ class PieceTokenizer:
             ids = ids[:, :-1]
         return (ids[..., 0] if count == 1 else ids), order
 
-    def _rows(self, like: Array) -> tuple[Array, Array]:
+    def sorted_pieces(self, symbols: Array, present: Array) -> tuple[Array, Array]:
+        """Order of pieces whose turns are not known: symbols (batch, cells, turns, b, F) of each
+        piece in all its turns -> order (batch, cells), and turns in it (batch, cells, turns).
+
+        The words of a piece are sorted, and pieces by their first word: neither order says how a
+        piece lay. Missing pieces come last.
+        """
+        firsts, missing = self.rows(symbols)
+        ids = where(~present[:, :, None, None, None], missing, symbols + firsts)
+        batch, cells, turns = ids.shape[:3]
+        keys = self._keys(ids.reshape(batch * cells, turns, *ids.shape[3:]))
+        turn = lexicographic_order(keys)
+        first = take_along(keys, turn[:, :1, None], 1).reshape(batch, cells, -1)
+        order = lexicographic_order(first)
+        turn = turn.reshape(batch, cells, turns)
+        return order, take_along(turn, order[:, :, None], 1)
+
+    def turned_sentence(self, symbols: Array, present: Array) -> tuple[Array, Array, Array]:
+        """Sentences of pieces in all their turns: ids (batch, words, b + 1, F), order, turns.
+
+        Arguments, order and turns as `sorted_pieces` has them. Words of one piece lie together, and
+        [SEP] follows each.
+        """
+        order, turn = self.sorted_pieces(symbols, present)
+        firsts, missing = self.rows(symbols)
+        ids = where(~present[:, :, None, None, None], missing, symbols + firsts)
+        ids = take_along(ids, order[:, :, None, None, None], 1)
+        ids = take_along(ids, turn[:, :, :, None, None], 2)
+        ids = ids.reshape(len(ids), -1, *ids.shape[3:])
+        sep = ids[:, :, :1] * 0
+        sep[..., 0] += SEP
+        return concatenate([ids, sep], 2), order, turn
+
+    def _keys(self, ids: Array) -> Array:
+        """What words (batch, n, b, F) are sorted by, (batch, n, keys)."""
+        whole = len(self.settings.whole)
+        words = ids[..., :whole].swapaxes(2, 3)
+        keys = words.reshape(*words.shape[:2], -1)
+        if self.settings.splits:
+            # Pieces that differ in what splits say only are told apart by a checksum of it:
+            # comparing hundreds of symbols more would take longer than all the rest.
+            keys = concatenate([keys, checksum(ids[..., whole:])], 2)
+        return keys
+
+    def rows(self, like: Array) -> tuple[Array, Array]:
         """Ids (F,) of the first symbol of each codebook, and those of a missing piece."""
         if hasattr(self, "rows_"):
             return self.rows_
@@ -302,7 +341,7 @@ class PieceTokenizer:
         # There already: a list would be copied to the device, and waited for, at every call.
         twin.walk_ = torch.tensor(walk(s.granularity, s.border, s.clockwise), device=device)
         twin.parts_ = codebooks.parts_of(s, twin.codebooks_)
-        firsts, missing = (torch.as_tensor(row).to(device) for row in self._rows(np.empty(0)))
+        firsts, missing = (torch.as_tensor(row).to(device) for row in self.rows(np.empty(0)))
         twin.rows_ = firsts, missing
         return twin
 

@@ -201,9 +201,9 @@ def read_toml(path: str | Path, what: str = "recipe") -> dict[str, Any]:
 
 
 def kind_of(path: str | Path) -> str:
-    """What a recipe trains: 'vision', 'edges', 'frame', or a 'language' model."""
-    record = read_toml(path)
-    return next((kind for kind in ("vision", "edges", "frame") if kind in record), "language")
+    """What a recipe trains: 'reader', 'vision', 'edges', 'frame', or a 'language' model."""
+    record, kinds = read_toml(path), ("reader", "vision", "edges", "frame")
+    return next((kind for kind in kinds if kind in record), "language")
 
 
 def overridden(record: dict[str, Any], overrides: list[str]) -> dict[str, Any]:

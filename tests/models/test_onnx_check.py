@@ -13,7 +13,7 @@ from puzlm import manifest
 from puzlm.errors import ModelError
 from puzlm.model_files import read_weights
 from puzlm.models.onnx_check import OPERATORS, check_graph, read_graph
-from puzlm.models.onnx_vision import OnnxEdges, export
+from puzlm.models.onnx_edges import OnnxEdges, export
 from puzlm.models.pretrained import BOX
 
 SHIPPED = [*BOX.glob("*/*.onnx")]

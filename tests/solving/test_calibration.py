@@ -17,30 +17,27 @@ from puzlm.solving.calibration import FITTED, features
 from tools.fit_calibration import used_of
 
 DOCS = Path(__file__).parents[2] / "docs"
-AUTO = "auto (seq2seq puzlm-3x3 + vision + edges + pixels + sides + mended colours)"
+AUTO = "auto (reader + edges + pixels)"
 ANSWERS = {
-    "auto": (AUTO, (3, 3)),
+    "auto reader": (AUTO, (3, 3)),
+    "auto looks": ("auto (reader + edges + pixels, 6 looks)", (4, 4)),
+    "auto again": ("auto (seq2seq puzlm-3x3 + reader + edges + pixels, 6 looks)", (3, 3)),
+    "auto reader large": (AUTO, (10, 10)),
+    "auto looks large": ("auto (reader + edges + pixels, 6 looks)", (6, 6)),
+    "auto windows large": ("auto (reader windows + edges + pixels + frame)", (12, 16)),
+    "auto framed large": ("auto (edges + pixels + frame)", (10, 12)),
     "auto sides": ("auto (edges + pixels)", (4, 4)),
+    "pairs large": ("auto (edges + pixels)", (10, 10)),
     "seq2seq": ("seq2seq (valid, puzlm-3x3)", (3, 3)),
-    "seq2seq 5x5": ("seq2seq (valid, puzlm-5x5)", (5, 5)),
-    "vision": ("vision", (5, 5)),
+    "seq2seq reader": ("seq2seq (valid, puzlm)", (5, 5)),
+    "seq2seq reader large": ("seq2seq (valid, puzlm)", (6, 6)),
     "seq2seq beam": ("seq2seq (beam, puzlm-3x3)", (3, 3)),
-    "seq2seq greedy": ("seq2seq (greedy, puzlm-5x5)", (5, 5)),
+    "seq2seq greedy": ("seq2seq (greedy, puzlm-3x3)", (3, 3)),
     "symbols": ("symbols (seq2seq puzlm-3x3 + sides)", (3, 3)),
-    "symbols 5x5": ("symbols (seq2seq puzlm-5x5 + sides)", (5, 5)),
     "bigram": ("bigram", (3, 3)),
     "classic": ("classic", (3, 3)),
-    "vision-pairs": ("vision-pairs", (4, 4)),
-    "pairs large": ("auto (edges + pixels)", (10, 10)),
-    "auto vision": ("auto (vision + edges + pixels)", (4, 4)),
-    "auto looks": ("auto (vision + edges + pixels, 6 looks)", (4, 4)),
-    "auto again": ("auto (seq2seq puzlm-3x3 + vision + edges + pixels, 6 looks)", (3, 3)),
-    "auto again 5x5": ("auto (seq2seq puzlm-5x5 + vision + edges + pixels, 6 looks)", (5, 5)),
-    "auto neighbours": ("auto (vision neighbours + edges + pixels)", (2, 9)),
-    "auto neighbours large": ("auto (vision neighbours + edges + pixels + frame)", (10, 10)),
-    "auto windows large": ("auto (vision neighbours + edges + pixels + frame)", (12, 16)),
-    "auto framed large": ("auto (edges + pixels + frame)", (10, 10)),
     "classic large": ("classic", (10, 10)),
+    "vision-pairs": ("vision-pairs", (4, 4)),
 }
 
 
@@ -232,12 +229,12 @@ def test_numbers_are_those_of_the_fits_on_record():
             "windows",
             "split",
             "whole",
-            "5x5",
+            "reader",
         ]
     ]
     fits = [json.loads(file.read_text()) for file in files]
     kinds = {name: found["numbers"] for fit in fits for name, found in fit["kinds"].items()}
-    assert json.loads(json.dumps(FITTED)) == {k: numbers for k, numbers in kinds.items() if numbers}
+    assert json.loads(json.dumps(FITTED)) == {kind: kinds[kind] for kind in FITTED}
     assert max(fit["version"] for fit in fits) == calibration.VERSION
 
 

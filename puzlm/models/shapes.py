@@ -1,8 +1,9 @@
-"""What the models of vision.py share with their ONNX graphs, without torch."""
+"""Shapes of the models that torch and ONNX both run, and what both say; without torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,10 @@ from puzlm.errors import SettingsError
 from puzlm.model_files import read_settings as read_settings
 from puzlm.sections import at_least
 
+Array = NDArray[np.float32]
+
+SIDES = 4  # of a piece
+TURNS = 4  # ways a piece can lie
 RARE = -14.0  # a millionth, as a log
 LONGEST_ROW = 3  # pieces of a single row that a ViT tells apart: docs/runs/grids-rows-val.txt
 
@@ -96,3 +101,66 @@ def against_none(log_p: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     none = np.log(np.clip(1 - np.exp(others).sum(-1, keepdims=True), 1e-6, 1))
     result: NDArray[np.float64] = np.maximum(others, RARE) - none
     return result
+
+
+@dataclass(frozen=True)
+class ReaderSettings:
+    """Shape of the reader."""
+
+    d_model: int = 512
+    heads: int = 8
+    feed_forward: int = 2048
+    words: int = 3
+    """Layers in which every border position is a token of its own ..."""
+    sides: int = 3
+    """... and layers above them, in which every side of a piece is one."""
+    decoder_feed_forward: int = 1024
+    slots: int = 100
+    """Places in the longest sentence, as super-tokens."""
+    longest: int = 30
+    """Most rows, and most columns, of a grid."""
+    vocabulary: int = 0
+    """Token ids in all but cells; filled in from the tokenizer, as all that follows."""
+    positions: int = 17
+    """Tokens of a super-token and its separator."""
+    whole: int = 0
+    """Symbols a position that are gathered one by one; the others are parts of splits."""
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "reader", "d_model", "heads", "feed_forward", "words", "sides")
+        at_least(1, self, "reader", "decoder_feed_forward", "slots", "longest", "positions")
+        at_least(0, self, "reader", "vocabulary", "whole")
+        if self.d_model % self.heads:
+            raise SettingsError(
+                f"reader.d_model {self.d_model}: must be a multiple of {self.heads}"
+            )
+
+    def places(self, grid: tuple[int, int]) -> bool:
+        """Whether puzzles of a grid can be read."""
+        return 1 < grid[0] * grid[1] <= self.slots and max(grid) <= self.longest
+
+    def compares(self, grid: tuple[int, int]) -> bool:
+        """Whether it knows what lies beside what on a grid, or in windows of it."""
+        return self.places(grid) or min(grid) > 1
+
+    @property
+    def known(self) -> list[str]:
+        """The grids that it reads, for people."""
+        return [f"up to {self.slots} pieces in up to {self.longest} rows and columns"]
+
+
+class Said(NamedTuple):
+    """What the reader says of sentences, as scores."""
+
+    placed: Array
+    """Of every cell (n, words, cells)."""
+    right: Array
+    """Of what lies right of each word, or nothing (n, words, words + 1) ..."""
+    below: Array
+    """... and below it."""
+    upright: Array
+    """Of standing upright (n, words)."""
+    states: Array
+    """States of words (n, words, d) ..."""
+    sides: Array
+    """... and of their sides (n, 4 words, d), for the decoder."""
