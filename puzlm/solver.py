@@ -68,7 +68,6 @@ from puzlm.solving.plain_answers import (
 from puzlm.solving.reference import by_reference
 from puzlm.solving.search.deadline import ended_early
 from puzlm.solving.strangers import without_strangers
-from puzlm.solving.turned import by_reading_turned
 from puzlm.solving.views import look_again, read_views
 from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 
@@ -409,7 +408,9 @@ class Solver:
         if not hasattr(whole, "read_turned"):
             return by_pixels(puzzle, given, poses, edges)
         found = by_pixels(puzzle, given, poses)
-        return found if sure_turned(found) else by_reading_turned(puzzle, given, whole, edges)
+        return (
+            found if sure_turned(found) else upright.by_reading_turned(puzzle, given, whole, edges)
+        )
 
     def _repaired(self, puzzle: Puzzle, evidence: Evidence) -> Puzzle:
         """The puzzle as it was before scanning and compression, where that can be undone."""

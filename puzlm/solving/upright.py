@@ -1,8 +1,10 @@
-"""Which way up: turn a picture put together from turned pieces so that it reads upright.
+"""Which way pieces lie, and pictures.
 
-Borders fit in every turn of the whole picture, so pixels cannot tell which way up it is. The reader
-knows upright pictures, but of pieces that touch it also knows that they fit. So it reads the middle
-of every ninth, too far apart to fit: then it must go by what lies where in pictures.
+Pieces that may be turned, and whose borders are worn, are read in all their turns: cells, turns and
+neighbours, sides and pixels make one objective. Where borders touch, pixels join the pieces. They
+fit in every turn of the whole picture, so pixels cannot tell which way up it is. The reader knows
+upright pictures, but of pieces that touch it also knows that they fit. So it reads the middle of
+every ninth, too far apart to fit: then it must go by what lies where in pictures.
 """
 
 from __future__ import annotations
@@ -15,13 +17,19 @@ from typing import Any
 import numpy as np
 
 from puzlm.images import Pixels
-from puzlm.pieces.poses import AFTER, Poses, allowed, laid
-from puzlm.puzzle import Puzzle, cut
-from puzlm.solution import Floats, Given, Solution
+from puzlm.pieces.poses import AFTER, QUARTERS, Poses, allowed, in_poses, laid
+from puzlm.puzzle import Grid, Puzzle, cut
+from puzlm.solution import Floats, Given, Solution, Used
+from puzlm.solving.evidence import pair_confidence
 from puzlm.solving.plain_answers import MOST_TURNED, TOUCHING_TURNED
+from puzlm.solving.search.assembly import assemble_posed
+from puzlm.solving.search.board import runner_up
 
-NINTHS = (3, 3)  # the grid in which any picture is shown: the ViT has an output for few others
-LEAST = 12  # pixels of a picture's side, of which the ViT sees half; smaller ones show nothing
+PLACED = 1.0  # weight of what is read of cells, beside neighbours
+BESIDE = {"edges": 0.5, "pixels": 0.25}
+ALIKE = 3.0  # sums over all pieces are divided by so much: pieces are not independent
+NINTHS = (3, 3)  # the grid in which any picture is read
+LEAST = 12  # pixels of a picture's side, of which half is read; smaller ones show nothing
 # Fitted to 200 validation pictures by docs/upright_val.py: docs/runs/upright-val.txt.
 TEMPERATURE = 8.7
 FEWEST = 4  # pieces that can be found to be turned
@@ -31,7 +39,7 @@ UNLIKELY = 0.3
 
 
 def eyes(solver: Any) -> Any:
-    """The ViT of a solver that may say which way up; None without one, or nothing to run it."""
+    """The reader of a solver that may say which way up; None without one, or nothing to run it."""
     if solver.solver != "auto":
         return None
     try:
@@ -89,7 +97,7 @@ def learned_edges(solver: Any) -> Any:
 def settled(found: Solution, given: Collection[int], vision: Any, poses: Poses) -> Solution:
     """Turn an answer of pieces in some poses upright; its confidences count whether that is right.
 
-    A given piece has fixed the pose of the whole. Without a ViT the answer stays as it lies: one of
+    A given piece has fixed the pose of the whole. Without a reader the answer stays as it lies: one of
     those that fit the grid, all as likely. Nobody knows whether a picture is mirrored: the fewer
     pieces are flipped, the better.
     """
@@ -130,7 +138,7 @@ def chances(vision: Any, picture: Pixels, turns: Sequence[int]) -> Floats:
 
 
 def scores(vision: Any, picture: Pixels, turns: Sequence[int]) -> Floats:
-    """How upright a picture looks to the ViT after so many quarter turns: (turns,).
+    """How upright a picture reads after so many quarter turns: (turns,).
 
     By how much log p(each ninth where it lies) is above the mean over the four turns of that
     arrangement, with the pieces as they are: a plain picture is hard in any turn. Two looks, one of
@@ -149,3 +157,55 @@ def scores(vision: Any, picture: Pixels, turns: Sequence[int]) -> Floats:
     fits = fits.sum(-1)
     told: Floats = (fits[0] - fits.mean(0)).reshape(len(turns), 2).sum(1)
     return told
+
+
+def by_reading_turned(puzzle: Puzzle, given: dict[int, int], reader: Any, edges: Any) -> Solution:
+    """Read worn pieces in all turns: the arrangement and the turns that all evidence finds best.
+
+    Candidate t * n + i is piece i after t counter-clockwise quarter turns.
+    """
+    from puzlm.solving import classic
+
+    start, n = time.perf_counter(), len(puzzle.pieces)
+    placed, right, below = reader.read_turned(puzzle.pieces, puzzle.grid)
+    turned = in_poses(puzzle.pieces, QUARTERS)
+    sides: dict[str, Any] = {"pixels": classic.evidence(turned)}
+    if edges is not None:
+        sides["edges"] = edges.scores(turned)
+    own = np.arange(4 * n)
+    for name, pair in sides.items():
+        found = []
+        for scores in pair:
+            kept = np.array(scores, np.float64)
+            for turn in range(4):  # no piece lies beside itself, however turned
+                kept[own, (own + turn * n) % (4 * n)] = -np.inf
+            found.append(kept)
+        least = runner_up(*found) if n > 2 else 0.0
+        right = right + BESIDE[name] * (found[0] - least)
+        below = below + BESIDE[name] * (found[1] - least)
+    positions, turns = assemble_posed(
+        right, below, puzzle.grid, QUARTERS, given, hole=0.0, cells=PLACED * placed
+    )
+    candidate = turns * n + np.arange(n)
+    picked = np.ix_(candidate, candidate)
+    fits = pair_confidence(positions, right[picked], below[picked], puzzle.grid)
+    share = _upright(placed, turns, positions, puzzle.grid)
+    sure = fits * share
+    order = tuple(np.argsort(-sure, kind="stable").tolist())
+    used = Used("auto", ("reader", *reversed(sides)))
+    seconds, lies = time.perf_counter() - start, tuple(turns.tolist())
+    return Solution(
+        positions, sure, puzzle.grid, used, seconds, puzzle.pieces, (), order, lies, upright=share
+    )
+
+
+def _upright(placed: Floats, turns: Any, positions: Any, grid: Grid) -> float:
+    """How likely an arrangement stands upright, by what is read of its cells in all its turns."""
+    n, there = len(turns), np.flatnonzero(positions >= 0)
+    board = np.arange(grid[0] * grid[1]).reshape(grid)
+    told = []
+    for turn in range(0, 4, 1 if grid[0] == grid[1] else 2):
+        place = np.rot90(board, turn).ravel().argsort()  # where each cell goes
+        candidate = (turns[there] + turn) % 4 * n + there
+        told.append(placed[candidate, place[positions[there]]].sum() / ALIKE)
+    return float(np.exp(told[0] - np.logaddexp.reduce(told)))
