@@ -60,7 +60,6 @@ JUDGED_BY = (
             "pairs large",
             "auto framed large",
             "auto reader large",
-            "auto looks large",
             "auto windows large",
             "seq2seq reader large",
         ),

@@ -37,6 +37,8 @@ Ints = NDArray[np.int64]
 Array = NDArray[np.float32]
 Floats = NDArray[np.float64]
 
+TOGETHER = 200  # words that are read at once: attention takes memory by their square
+
 
 # ---- writing --------------------------------------------------------------------------------
 
@@ -259,7 +261,10 @@ class PuzzleReader:
         end = np.zeros_like(ids[:, :1])
         end[..., 0] = SEP
         ids = np.concatenate([ids, end], 1)
-        return self.reader.say(ids.reshape(len(ids), -1, b + 1, ids.shape[-1]), grid), text["order"]
+        ids = ids.reshape(len(ids), -1, b + 1, ids.shape[-1])
+        many = max(1, TOGETHER // ids.shape[1])
+        said = [self.reader.say(ids[k : k + many], grid) for k in range(0, len(ids), many)]
+        return Said(*map(np.concatenate, zip(*said, strict=True))), text["order"]
 
     def read(self, pieces: Sequence[NDArray[Any]], grid: Grid) -> tuple[Floats, Floats, Floats]:
         """Log-probabilities of every cell (n, m, cells), and how much likelier than nothing every

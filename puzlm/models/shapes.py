@@ -139,6 +139,11 @@ class ReaderSettings:
         """Whether puzzles of a grid can be read."""
         return 1 < grid[0] * grid[1] <= self.slots and max(grid) <= self.longest
 
+    def turns(self, grid: tuple[int, int]) -> bool:
+        """Whether pieces that may be turned can be read: as four words each, attention takes memory
+        by their square."""
+        return self.places(grid) and TURNS * grid[0] * grid[1] <= 2 * self.slots
+
     def compares(self, grid: tuple[int, int]) -> bool:
         """Whether it knows what lies beside what on a grid, or in windows of it."""
         return self.places(grid) or min(grid) > 1

@@ -23,7 +23,7 @@ from puzlm.solution import Used
 Floats = NDArray[np.float64]
 Numbers = dict[str, tuple[float, float, float]]  # feature: weight, lowest, highest value
 
-VERSION = 10  # of the numbers in FITTED; stands in results files with such confidences
+VERSION = 11  # of the numbers in FITTED; stands in results files with such confidences
 PLACES = 5  # decimals of raw confidences, as in a results file: so both give the same numbers
 DOUBT = 0.005  # raw confidences are kept so far from 0 and 1: closer says no more (chosen of six),
 FINE = 0.00002  # but for solvers of sides alone, which are soon sure, it does (chosen of four)
@@ -104,6 +104,8 @@ def kind(used: Used, cells: int) -> str:
         name += " reader"  # another language model
     if cells <= SMALL_GRID:
         return name
+    if name == "auto looks":
+        return "auto reader large"
     return "pairs large" if name in SIDES else f"{name} large"
 
 

@@ -97,8 +97,8 @@ def learned_edges(solver: Any) -> Any:
 def settled(found: Solution, given: Collection[int], vision: Any, poses: Poses) -> Solution:
     """Turn an answer of pieces in some poses upright; its confidences count whether that is right.
 
-    A given piece has fixed the pose of the whole. Without a reader the answer stays as it lies: one of
-    those that fit the grid, all as likely. Nobody knows whether a picture is mirrored: the fewer
+    A given piece has fixed the pose of the whole. Without a reader the answer stays as it lies: one
+    of those that fit the grid, all as likely. Nobody knows whether a picture is mirrored: the fewer
     pieces are flipped, the better.
     """
     if not found.poses or len(given) or "reader" in found.used.evidence:
