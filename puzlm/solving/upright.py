@@ -192,7 +192,7 @@ def by_reading_turned(puzzle: Puzzle, given: dict[int, int], reader: Any, edges:
     share = _upright(placed, turns, positions, puzzle.grid)
     sure = fits * share
     order = tuple(np.argsort(-sure, kind="stable").tolist())
-    used = Used("auto", ("reader", *reversed(sides)))
+    used = Used("auto", ("reader", "turns", *reversed(sides)))
     seconds, lies = time.perf_counter() - start, tuple(turns.tolist())
     return Solution(
         positions, sure, puzzle.grid, used, seconds, puzzle.pieces, (), order, lies, upright=share

@@ -28,8 +28,6 @@ ANSWERS = {
     "auto sides": ("auto (edges + pixels)", (4, 4)),
     "pairs large": ("auto (edges + pixels)", (10, 10)),
     "seq2seq": ("seq2seq (valid, puzlm-3x3)", (3, 3)),
-    "seq2seq reader": ("seq2seq (valid, puzlm)", (5, 5)),
-    "seq2seq reader large": ("seq2seq (valid, puzlm)", (6, 6)),
     "seq2seq beam": ("seq2seq (beam, puzlm-3x3)", (3, 3)),
     "seq2seq greedy": ("seq2seq (greedy, puzlm-3x3)", (3, 3)),
     "symbols": ("symbols (seq2seq puzlm-3x3 + sides)", (3, 3)),
