@@ -532,7 +532,8 @@ class Solver:
                 "cells one after the other, each once; leave --decode out"
             )
         if language is None and self._sees(puzzle) is None:
-            grids = self.whole.settings.known if seen else self._grids()
+            grids = [] if seen else self._grids()
+            grids += [] if self.whole is None else self.whole.settings.known
             raise PuzzleError(
                 f"{len(puzzle.pieces)} pieces for a {grid_name(puzzle.grid)} grid: this model was "
                 f"trained for {', '.join(grids) or 'smaller ones'}; use --solver auto, or a model "

@@ -82,7 +82,7 @@ def test_symbols_alone_never_look_at_pixels(photo, monkeypatch):
         raise AssertionError("a pixel was looked at")
 
     monkeypatch.setattr("puzlm.solving.classic.evidence", look)
-    monkeypatch.setattr(Solver, "_look", look)
+    monkeypatch.setattr("puzlm.models.onnx_edges.OnnxEdges.vectors", look)
     worn = [Puzzle.from_image(photo, 3, gap=0.25, seed=i) for i in range(3)]
     worn.append(Puzzle.from_image(photo, 3, gap=0.25, missing=2, seed=4))
     found = solver.solve_many(worn)
@@ -92,7 +92,8 @@ def test_symbols_alone_never_look_at_pixels(photo, monkeypatch):
     assert solver.solve(worn[0], given=wrong).positions[0] == wrong[0]
     touching = Puzzle.from_image(photo, "2x4", seed=1)
     other = solver.solve(touching)
-    assert other.solver == "symbols (sides)" and perfect(other.positions, touching.truth)
+    assert other.solver == "symbols (reader + sides)"
+    assert perfect(other.positions, touching.truth)
     named = Solver.from_pretrained("puzlm-3x3", solver="symbols").solve(worn[0])
     assert named.solver == "symbols (seq2seq + sides)"
     assert np.array_equal(named.confidences, found[0].confidences)
@@ -156,8 +157,9 @@ def test_other_grids_are_solved_by_what_can(auto, reader, photo):
     found = auto.solve(puzzle)
     assert "pixels" in found.solver and "seq2seq" not in found.solver
     assert absolute(found.positions, puzzle.truth) > 0.9
-    with pytest.raises(PuzzleError, match="trained for 3x3"):
-        reader.solve(puzzle)
+    assert reader.solve(puzzle).solver == "seq2seq (valid, puzlm)"
+    with pytest.raises(PuzzleError, match="trained for 3x3; use"):
+        Solver.from_pretrained("puzlm-3x3", solver="seq2seq").solve(puzzle)
 
 
 def test_extra_pieces_are_left_over(photo, crops, tmp_path):

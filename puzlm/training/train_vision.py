@@ -332,14 +332,13 @@ def take(model: Any, exams: list[tuple[str, list[Puzzle]]]) -> dict[str, float]:
         return take_frames(model, exams)
     scores: dict[str, float] = {}
     for name, puzzles in exams:
-        grid = "{}x{}".format(*puzzles[0].grid)
         found: list[tuple[float, ...]] = []
         for part in range(0, len(puzzles), 50):
             some = puzzles[part : part + 50]
             if isinstance(model, Edges):
                 found += [_first_rank(model, p) for p in some]
                 continue
-            shares = np.exp(model.read([p.pieces for p in some], grid)[0])
+            shares = np.exp(model.read([p.pieces for p in some], some[0].grid)[0])
             for puzzle, share in zip(some, shares, strict=True):
                 assert puzzle.truth is not None
                 chosen = assigned(share)

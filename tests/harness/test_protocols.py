@@ -47,6 +47,7 @@ def test_names_are_known():
     damages = ("light", "noise", "light-jpeg", "cut")
     names += "".join(f" {damage}-4x4 {damage}-8x8" for damage in damages) + " scan-4x4 scan-6x8"
     names += "".join(f" table-{side}x{side} table-{side}x{side}-clean" for side in (3, 5, 8))
+    names += " turned-3x3 turned-5x5 turned-10x10 turned-worn-3x3 turned-worn-5x5"
     assert set(PROTOCOLS) == set(names.split())
     with pytest.raises(SettingsError, match="did you mean 'jpwleg-3'"):
         get_protocol("jpwleg3")

@@ -69,7 +69,7 @@ def test_a_shuffle_changes_nothing_but_the_order(photo):
     model = Vision(TINY).eval()
     pieces = Puzzle.from_image(photo, 3, seed=1).pieces
     order = np.random.default_rng(2).permutation(9)
-    cells, right, below = model.read([pieces, pieces[order]], "3x3")
+    cells, right, below = model.read([pieces, pieces[order]], (3, 3))
     assert np.abs(cells[1] - cells[0][order]).max() < 1e-4
     assert np.abs(right[1] - right[0][np.ix_(order, order)]).max() < 1e-4
     assert np.abs(below[1] - below[0][np.ix_(order, order)]).max() < 1e-4

@@ -66,7 +66,7 @@ def test_windows_help_on_a_large_worn_photo(monkeypatch):
     puzzle = Puzzle.from_image(load_sample_image("china.jpg"), "12x13", gap=0.35, seed=1)
     solver = Solver.from_pretrained()
     found = solver.solve(puzzle)
-    assert "vision neighbours" in found.solver
+    assert "reader windows" in found.solver
     monkeypatch.setattr(Solver, "neighbours", lambda *_: None)
     without = solver.solve(puzzle)
     score, plain = (neighbour(s.positions, puzzle.truth, 13) for s in (found, without))
