@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 CLEAN = ROOT / "results" / "clean"
 BEFORE = ROOT / "results" / "recompressed"  # summaries of rows that were withdrawn
 CODECS = ("", "picture", "pieces")
-SOLVERS = ("auto", "seq2seq", "symbols", "classic")
+SOLVERS = ("auto", "auto-before", "seq2seq", "symbols", "classic")
 IMAGES = {
     "imagenet-val-288": "ILSVRC photos, 288 px or more",
     "imagenet-val-500": "ILSVRC photos, 500 px or more",

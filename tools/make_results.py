@@ -17,11 +17,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from puzlm import manifest
 from puzlm.harness.compare import pair
 from puzlm.harness.protocols import PROTOCOLS
 from puzlm.harness.results_files import read_folder
-from tools.results_choices import bleed_block, fusion_table, grids_block
 from tools.results_costs import (
     RUNS,
     costs_table,
@@ -322,9 +320,6 @@ def blocks(results: dict) -> dict[str, str]:
         "levers": levers_table(),
         "generalisation": generalisation_block(),
         "costs": costs_table(),
-        "bleed": bleed_block(),
-        "fusion": fusion_table(),
-        "grids": grids_block(),
         "equal": equal_time_table(),
         "ece": calibrated_block(results),
     }
@@ -339,32 +334,6 @@ def fill(path: Path, name: str, text: str) -> None:
     path.write_text(new)
 
 
-def write_cards(results: dict) -> None:
-    """Put the measured accuracy into each shipped model's card."""
-    for path in sorted((ROOT / "puzlm" / "models").glob("*/card.json")):
-        card, pixels = json.loads(path.read_text()), (path.parent / "vision.json").is_file()
-        rows = []
-        for protocol in protocols(results):
-            for solver in ("vision", "vision-pairs") if pixels else ("seq2seq",):
-                r = results.get((protocol, solver))
-                if r is None or "x".join(map(str, r["protocol"]["grid"])) not in card["grids"]:
-                    continue
-                model = (r.get("settings") or {}).get("model")
-                if model is None or Path(model).name == path.parent.name:
-                    rows.append(
-                        {
-                            "protocol": protocol,
-                            "solver": solver,
-                            "puzzles": r["puzzles"],
-                            "absolute": r["absolute"],
-                            "perfect": r["perfect"],
-                        }
-                    )
-        card["results"] = rows
-        path.write_text(json.dumps(card, indent=1) + "\n")
-        manifest.write(path.parent)
-
-
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--pictures", action="store_true", help="also solve the sample photos")
@@ -377,7 +346,6 @@ def main() -> None:
     fill(ROOT / "README.md", "results", readme_table())
     for name, text in blocks(results).items():
         fill(ROOT / "docs" / "results.md", name, text)
-    write_cards(results)
 
 
 if __name__ == "__main__":

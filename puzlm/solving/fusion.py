@@ -101,7 +101,8 @@ def fused(solver: Models, puzzle: Puzzle, given: dict[int, int], evidence: Evide
         cells["seq2seq"] = np.log(same_cells(evidence.seq2seq.marginals, kinds) + 1e-4)
     if evidence.seen is not None:
         placed, *near = evidence.seen
-        if placed is not None:
+        # Nobody reads where on a plain ground a picture lies; `settled` below does better.
+        if placed is not None and not len(plain_ground(puzzle.pieces, kinds)):
             cells["whole"] = same_cells(placed, kinds)
         pairs["context"] = (near[0], near[1])
     read = bool(cells or pairs)  # by a model that sees the puzzle as a whole

@@ -133,7 +133,8 @@ def test_tokenizer_tokens_training_evaluation(tmp_path, crops):
 
 def test_models_are_listed():
     cards = json.loads(puzlm("models", "--json").stdout)
-    assert cards[0]["name"] == "puzlm-3x3" and cards[0]["grids"] == ["3x3"]
+    assert [card["name"] for card in cards] == ["puzlm", "puzlm-3x3", "vision"]
+    assert cards[1]["grids"] == ["3x3"]
 
 
 def bad_files(folder):
@@ -162,8 +163,8 @@ CASES = {
     "bad grid": (["solve", "{d}/whole.png", "--grid", "three"], "grid 'three'"),
     "no model": (["solve", "{d}/whole.png", "--grid", "3", "--model", "none"], "model 'none'"),
     "too many pieces": (
-        ["solve", "{d}/whole.png", "--grid", "4", "--decode", "valid"],
-        "trained for 3x3, 5x5",
+        ["solve", "{d}/whole.png", "--grid", "20", "--decode", "valid"],
+        "trained for 3x3, up to 100 pieces",
     ),
     "unwritable": (
         ["solve", "{d}/whole.png", "--grid", "3", "--solver", "classic", "-o", "/proc/none/x.png"],

@@ -107,7 +107,7 @@ def test_animations_of_many_need_a_folder(refused, pieces, here, name):
         (["--model", "none", "--solver", "classic"], "--model none: solver classic uses no model"),
         (["--given", "0=1", "--given", "0=2"], "--given 0=2: piece 0 is given another cell, too"),
         (["--reference", "x.png"], "x.png: no such file"),
-        (["--reference", "p/0.png", "--solver", "vision"], "solver 'vision' heeds none"),
+        (["--reference", "p/0.png", "--solver", "bigram"], "solver 'bigram' heeds none"),
         (["--reference", "p/0.png", "--decode", "beam"], "solver 'seq2seq' heeds none"),
         (["p", "--reference", "p/0.png"], "--reference: is a picture of one puzzle, not of many"),
         (["--reference", "p/0.png", "--puzzles", "2"], "--reference: is a picture of one puzzle"),

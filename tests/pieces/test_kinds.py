@@ -80,7 +80,7 @@ def test_a_photo_on_a_white_ground_is_not_torn(photo):
         assert not np.array_equal(found.alternatives[0], found.positions)
         assert np.array_equal(found.drawn(puzzle.truth), found.array)  # no red frames
         if grid == 5:
-            assert found.confidences[white].min() > 0.8
+            assert found.confidences[white].min() > 0.5
         else:  # the pieces tell nothing of where on the ground the photo lies
             lies = found.confidences[~white]
             assert 0.1 < lies.min() <= lies.max() < 0.9

@@ -165,7 +165,9 @@ def test_large_images_are_cut_as_the_tokenizer_reads_them(photo, tmp_path):
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda p: p.stem)
 def test_the_shipped_recipes_see_their_images_as_they_are(path, crops):
-    """They were trained on pictures of 200 and 240 px."""
+    """They were trained on pictures of 200 and 240 px. The reader chooses images by the grid."""
+    if kind_of(path) == "reader":
+        return
     if kind_of(path) == "language":
         recipe = Recipe.load(path)
         bounds = Bounds.of([recipe.cut.grid], recipe.tokenizer.side)

@@ -10,6 +10,7 @@ from tiny_training import recipe_of
 from puzlm.errors import SettingsError
 from puzlm.training.recipes import Recipe, kind_of
 from puzlm.training.train_reader import train
+from puzlm.training.train_grids import ReaderRecipe
 from puzlm.training.train_vision import VisionRecipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
@@ -83,4 +84,5 @@ def test_a_grid_larger_than_the_tokenizer_reads_is_refused(folder, tmp_path):
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_the_shipped_recipes_are_fine(path):
-    (Recipe if kind_of(path) == "language" else VisionRecipe).load(path)
+    kinds = {"language": Recipe, "reader": ReaderRecipe}
+    kinds.get(kind_of(path), VisionRecipe).load(path)

@@ -49,7 +49,7 @@ def test_bad_pictures(client, path, data, status, code):
         ([("pieces", GOOD)] * 3 + [("pieces", png(NOISE[:30]))], {}, 422, "unequal_pieces"),
         ([("pieces", GOOD)] * 4, {"solver": "magic"}, 422, "bad_field"),
         ([("pieces", GOOD)] * 4, {"decode": "bean"}, 422, "bad_field"),
-        ([("pieces", GOOD)] * 4, {"solver": "seq2seq"}, 422, "unusable"),
+        ([("pieces", GOOD)] * 121, {"solver": "seq2seq"}, 422, "unusable"),
         ([("pieces", GOOD)] * 4, {"given": "{"}, 422, "bad_given"),
         ([("pieces", GOOD)] * 4, {"given": "[1]"}, 422, "bad_given"),
         ([("pieces", GOOD)] * 4, {"given": '{"0": 4}'}, 422, "bad_given"),
