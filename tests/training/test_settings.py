@@ -9,8 +9,8 @@ from tiny_training import recipe_of
 
 from puzlm.errors import SettingsError
 from puzlm.training.recipes import Recipe, kind_of
-from puzlm.training.train_reader import train
 from puzlm.training.train_grids import ReaderRecipe
+from puzlm.training.train_reader import train
 from puzlm.training.train_vision import VisionRecipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
