@@ -27,8 +27,8 @@ Given = Mapping[int, int]
 class Used:
     """What gave an answer, as data. The sentence for people is made of it and never read back.
 
-    >>> str(Used("auto", ("seq2seq", "vision", "pixels"), model="puzlm-3x3", looks=6))
-    'auto (seq2seq puzlm-3x3 + vision + pixels, 6 looks)'
+    >>> str(Used("auto", ("seq2seq", "reader", "pixels"), model="puzlm-3x3", looks=6))
+    'auto (seq2seq puzlm-3x3 + reader + pixels, 6 looks)'
     >>> str(Used("seq2seq", decoding="valid", model="puzlm-3x3"))
     'seq2seq (valid, puzlm-3x3)'
     """

@@ -81,7 +81,7 @@ def model(data: bytes) -> None:
     from puzlm.solver import Solver
 
     files = model_files()
-    names = [*files, "card.json", "manifest.json", "vision.json", "edges.json", "frame.json"]
+    names = [*files, "card.json", "manifest.json", "reader.json", "edges.json", "frame.json"]
     name = names[data[0] % len(names)] if data else "model.json"
     with tempfile.TemporaryDirectory(dir=SCRATCH.name) as folder:
         for other, content in files.items():

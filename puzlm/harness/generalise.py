@@ -37,7 +37,7 @@ Record = dict[str, Any]
 
 
 def split_name(text: str) -> tuple[str, str | None]:
-    """Read a solver with its model: "auto@puzlm-5x5", or "classic", which needs none."""
+    """Read a solver with its model: "seq2seq@puzlm-3x3", or "classic", which needs none."""
     name, _, model = text.partition("@")
     if not name or ("@" in text and not model):
         raise SettingsError(

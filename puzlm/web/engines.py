@@ -118,7 +118,7 @@ class Puzzles:
             "seconds": round(solution.seconds, 4),
             "complete": not solution.used.early,
             "read": solution.used.solver in ("seq2seq", "symbols")
-            or "seq2seq" in solution.used.evidence,
+            or bool({"seq2seq", "reader"} & {*solution.used.evidence}),
             "clear": solution.used.clear,
             "turns": list(solution.turns),
             "mirrored": list(solution.mirrored),
