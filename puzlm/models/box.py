@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from puzlm.devices import check_device
-from puzlm.errors import ModelError, SettingsError, nearest
+from puzlm.errors import ModelError, SettingsError, missing, nearest
 from puzlm.model_files import read_json
 from puzlm.models import pretrained as checkpoints
 from puzlm.models.decoding import Reader
@@ -77,7 +77,10 @@ def load_vision(folder: Path, device: str) -> Any:
     """The ViT of a folder; None if it has none. It runs in torch only."""
     if not (folder / "vision.json").is_file():
         return None
-    from puzlm.models.vision import Vision
+    try:
+        from puzlm.models.vision import Vision
+    except ImportError as error:
+        raise missing(error) from error
 
     return Vision.from_pretrained(folder).to(device)
 

@@ -27,7 +27,7 @@ OPERATORS = frozenset(
         "Add", "Cast", "Concat", "Div", "DynamicQuantizeMatMul", "Equal", "Expand", "Gather",
         "Gelu", "Gemm", "Identity", "If", "LayerNormalization", "MatMul", "Max", "Mul",
         "ReduceL2", "ReduceMean", "ReduceSum", "Reshape", "Shape", "Size", "Slice", "Softmax",
-        "Split", "Sub", "Transpose", "Unsqueeze", "Where",
+        "Split", "Sub", "Transpose", "Unsqueeze",
     ]
 )
 # fmt: on

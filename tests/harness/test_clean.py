@@ -74,7 +74,7 @@ def test_make_clean_pairs_the_same_puzzles(rows):
             next(
                 r.result
                 for r in rows
-                if (r.protocol, r.solver, r.codec) == ("imagenet-lsej-10x10-5", "auto", codec)
+                if (r.protocol, r.solver, r.codec) == ("imagenet-lsej-10x10-5", "auto-before", codec)
             )
             for codec in ("", "picture")
         ]
