@@ -35,7 +35,7 @@ SECONDS = 20.0  # a size may take for its rounds; one round is always run
 WEIGHTS = {  # files that a solver reads; of other solvers all that the model's folder holds
     "seq2seq": ("model", "tokenizer"),
     "bigram": ("sides", "tokenizer"),
-    "auto": ("reader", "tokenizer"),
+    "auto": ("model", "sides", "tokenizer"),
     "vision-pairs": ("edges",),
 }
 ONCE = """
