@@ -201,29 +201,6 @@ def test_keyboard_alone(open_page):
     assert outline == "solid"
 
 
-def test_unplaced_pieces_are_reached_and_placed_with_keys(open_page):
-    """Greedy decoding may give a cell twice: who comes second lies in the tray."""
-    page = open_page("#sample=shore&grid=5x5&gap=0.5&seed=0")
-    page.locator("details.more summary").click()
-    page.select_option("#solver", "seq2seq")
-    page.select_option("#decode", "greedy")
-    solve(page)
-    left = page.locator("#tray .piece").count()
-    assert left > 0
-    assert page.locator("#board .piece").count() == 25 - left
-    page.locator("#solve").focus()
-    for _ in range(12):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.closest('#tray') !== null"):
-            break
-    for key in ("Enter", "ArrowRight", "Enter"):
-        page.keyboard.press(key)
-    expect(page.locator("#tray .piece")).to_have_count(left - 1)
-    label = page.evaluate("document.activeElement.getAttribute('aria-label')")
-    assert re.search(r"row \d, column \d", label) and "picked up" not in label
-    assert page.locator("#board .piece").count() == 26 - left
-
-
 def test_downloads_and_link(open_page, server):
     page = open_page("#sample=town&grid=3x4&gap=0.1&missing=1&seed=5")
     assert page.locator(".piece").count() == 11
@@ -305,7 +282,7 @@ def test_own_pieces_need_no_grid_and_may_be_turned(open_page, tmp_path, grid, po
         pixels = np.asarray(taken.convert("RGB")).astype(int)
     ways = [laid(picture, pose) for pose in range(8)]
     near = [np.abs(pixels - way).mean() for way in ways if way.shape == pixels.shape]
-    assert min(near) < 1 and (grid != (3, 3) or near[0] < 1)
+    assert min(near) < 1  # which way up it lies is a guess, said to be one
 
 
 def test_panel_and_grid_field_fit(open_page):
