@@ -282,8 +282,7 @@ def models(as_json: Json = False) -> None:
     ]
     lines = []
     for card in cards:
-        grids = ", ".join(card.get("grids", ["?"]))
-        lines.append(f"{card['name']}  grids {grids}  {card.get('summary', '')}")
+        lines.append(f"{card['name']}  {card.get('summary', '')}")
     answer(cards, as_json, "\n".join(lines))
 
 
