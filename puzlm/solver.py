@@ -73,7 +73,7 @@ from puzlm.tokenizer.piece_tokenizer import PieceTokenizer
 
 SOLVERS = ("auto", "seq2seq", "symbols", "vision", "vision-pairs", "bigram", "classic", "random")
 BATCH = {"valid": 64, "greedy": 64, "beam": 16, "assign": 16}  # puzzles read at once
-VIEWED = 16  # puzzles that the ViT looks at together
+VIEWED = 16  # puzzles that are read together
 
 
 class Solver:
@@ -132,7 +132,7 @@ class Solver:
         """Load a model from the box by name, or from a folder; None takes all that fit a puzzle.
 
         `backend` is 'torch', 'onnx' (no torch needed) or 'auto' (ONNX when it is there). With
-        `rotations` pieces may be turned: classic joins them, and in `auto` a ViT says which way up.
+        `rotations` pieces may be turned: classic joins them, and `auto` reads which way is up.
         With `mirrored` they may be flipped, too.
         """
         how = (backend, device)
@@ -495,7 +495,7 @@ class Solver:
         return self.box.language(grid) if self.box else None
 
     def _reads(self, puzzle: Puzzle, evidence: Evidence) -> bool:
-        """Whether a language model is asked at first; beside a ViT only if colours bled."""
+        """Whether a language model is asked at first; beside the reader only if colours bled."""
         if self.solver == "auto" and evidence.seen is not None and not evidence.bled:
             return False
         if self.solver == "seq2seq" and self._language(puzzle) is None:
@@ -503,7 +503,7 @@ class Solver:
         return self._language(puzzle) is not None
 
     def _reads_again(self, puzzle: Puzzle) -> bool:
-        """Whether a language model is asked of a puzzle that leaves a ViT in doubt."""
+        """Whether a language model is asked of a puzzle that leaves the reader in doubt."""
         return grid_name(puzzle.grid) in AGAIN and self._language(puzzle) is not None
 
     def _sees(self, puzzle: Puzzle) -> Any:

@@ -21,11 +21,11 @@ from puzlm.pieces.repair import SOUND, Wear
 from puzlm.puzzle import Grid, Positions, Puzzle
 from puzlm.solution import Floats, Solution
 
-Seen = tuple[Floats | None, Floats, Floats]  # what a ViT says: of cells, right of, and below what
+Seen = tuple[Floats | None, Floats, Floats]  # what is read: of cells, right of, and below what
 Pairs = dict[str, tuple[Floats, Floats]]  # evidence by name: what lies right of, and below, what
 
 # Weights of `auto`, chosen on photos-val and art-val: docs/results.md, "Choosing the weights".
-# "context" is what the ViT says of neighbours. The pixel scores are log-ratios to the second best,
+# "context" is what is read of neighbours. The pixel scores are log-ratios to the second best,
 # so where borders are worn they fade by themselves. Temperatures make confidences true.
 FUSION = {
     "seq2seq": 1.0,
@@ -120,7 +120,7 @@ class Evidence:
     seen: Seen | None = None
     sides: Pairs = field(default_factory=dict)  # what pixels and learned sides said, if asked
     clear: Solution | None = None  # the answer, where sides alone leave no doubt
-    doubtful: bool = False  # the answer after one look was in doubt, and the ViT looked again
+    doubtful: bool = False  # the answer after one reading was in doubt, and more views were read
     seconds: float = 0.0
 
     @property
@@ -130,7 +130,7 @@ class Evidence:
 
 
 def in_doubt(found: Solution, evidence: Evidence) -> bool:
-    """Whether a ViT should look again at a puzzle with this answer."""
+    """Whether more views of a puzzle with this answer should be read."""
     looked = evidence.seen is not None and evidence.clear is None and not evidence.bled
     return looked and float(found.confidences.min()) < SURE
 
@@ -260,7 +260,7 @@ def border_weights(
 ) -> dict[str, float]:
     """Weights that differ in a whole puzzle whose borders touch, or whose colours had bled.
 
-    `seen`: a ViT has, beside which the language model otherwise hardly counts.
+    `seen`: the reader has, beside which the language model otherwise hardly counts.
     """
     other = dict(MENDED) if bled and seen else {}
     if agreement(*pairs["pixels"], grid, kinds) >= TOUCHING:
@@ -300,7 +300,7 @@ def added(
     for name, (a, b) in pairs.items():
         if not weights.get(name):
             continue
-        # The ViT compares with nothing, the others with each other: holes make them differ.
+        # The reader compares with nothing, the others with each other: holes make them differ.
         least = 0.0 if name == "context" or n < 3 else runner_up(a, b)
         right, below = right + weights[name] * (a - least), below + weights[name] * (b - least)
     np.fill_diagonal(right, -np.inf)

@@ -199,7 +199,7 @@ def _arranged(
 
 
 def _weights(solver: Models, puzzle: Puzzle, evidence: Evidence) -> dict[str, float]:
-    """Weights of the evidence: beside the ViT all else says less that is new."""
+    """Weights of the evidence: beside the reader all else says less that is new."""
     if solver.solver != "auto":
         return dict.fromkeys(USES[solver.solver], 1.0) | {"temperature": 1.0}
     chosen = FUSION if evidence.seen is None else {**FUSION, **READ}

@@ -62,7 +62,7 @@ MIRRORED = (View(), View(mirror=True))
 LIT = tuple(View(mirror, light=light) for light in (1.0, 0.88, 1.1) for mirror in (False, True))
 ALL = tuple(View(mirror, turns) for mirror in (False, True) for turns in range(4))
 SETS = {1: UPRIGHT, 2: MIRRORED, 6: LIT, 8: ALL}
-SHOWN = 16  # views that a ViT looks at together
+SHOWN = 16  # views that are read together
 
 
 def look_again(
@@ -71,7 +71,7 @@ def look_again(
     first: Sequence[Any],
     views: Sequence[View] = LIT[1:],
 ) -> list[Seen]:
-    """The mean of what a ViT said first, of the puzzles as they are, and says of further views."""
+    """The mean of what was read first, of the puzzles as they are, and of further views."""
     looks = [[seen] for seen in first]
     asked = [(view, i) for i in range(len(puzzles)) for view in views]
     for start in range(0, len(asked), SHOWN):
@@ -88,7 +88,7 @@ def look_again(
 
 
 def straightened(view: View, seen: Seen, grid: Grid) -> Seen:
-    """What a ViT said of a view that is not turned, as if it had said it of the puzzle itself."""
+    """What was read of a view that is not turned, as if it had said it of the puzzle itself."""
     cells, right, below = seen
     if cells is not None:
         cells = cells[:, view.cells(grid).argsort()]

@@ -1,9 +1,9 @@
-"""What a ViT says of neighbours on a board with more pieces than it can compare at once.
+"""What is read of neighbours on a board with more pieces than it can compare at once.
 
-It learned on boards of up to 64 pieces, and among several hundred it finds neighbours worse than
-among a few dozen. So it is shown parts of an arrangement that was made without it: square windows
-that overlap, each with the pieces from elsewhere that would fit best beside those in it, since it
-is where the arrangement is wrong that it is needed. Measured in docs/runs/windows-val.txt.
+The reader knows boards of up to 100 pieces. So it reads parts of an arrangement that was made
+without it: square windows that overlap. Each window comes with the pieces from elsewhere that would
+fit best beside those in it: where the arrangement is wrong, the reader is needed. The windows were
+chosen with the model before it (docs/runs/windows-val.txt).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from puzlm.solution import Floats
 from puzlm.solving.evidence import Seen
 from puzlm.solving.search.deadline import over
 
-WINDOW = 8  # rows and columns: the largest board that the ViT was trained on
+WINDOW = 8  # rows and columns: the a board of the reader's with room for guests
 STEP = 5  # rows and columns from one window to the next, at most
 GUESTS = 16  # pieces from elsewhere in a window
 OTHERS = 20.0  # among so many the likelihood is shared that a neighbour is not in the window
